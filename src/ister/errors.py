@@ -1,0 +1,273 @@
+"""Every error that a person or a program can meet, as one small tree.
+
+Each class has a `code` that stays the same for ever (scripts and docs refer to it), a number for
+the wire, whether the same request may succeed when it is simply sent again (`retriable`), and a
+`hint`: what the person should do now. The message says what happened and with which values.
+
+The wire table at the end is built from the classes, so a new error is one class and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NoReturn
+
+
+class IsterError(Exception):
+    """The base of all of them. Catch this to catch everything that Ister raises on purpose."""
+
+    code: ClassVar[str] = "internal"
+    wire: ClassVar[int] = 1
+    retriable: ClassVar[bool] = False
+    default_hint: ClassVar[str] = "This is a defect in Ister; please report it with the broker's log."
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = self.default_hint if hint is None else hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions cross process boundaries under Spark; the keyword-only hint must survive that.
+        return (_rebuild, (type(self), self.message, self.hint))
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def _rebuild(kind: type[IsterError], message: str, hint: str) -> IsterError:
+    return kind(message, hint=hint)
+
+
+# Requests that are wrong in themselves.
+
+
+class BadRequest(IsterError):
+    code = "bad-request"
+    wire = 2
+    default_hint = (
+        "Check the request against the protocol reference; client and broker may differ in version."
+    )
+
+
+class InvalidTopicName(BadRequest):
+    code = "invalid-topic-name"
+    wire = 3
+    default_hint = (
+        "Use `name` or `namespace/name`; each part has 1 to 200 letters, digits, dots, dashes or "
+        "underscores, and does not start with a dot."
+    )
+
+
+class InvalidSetting(BadRequest):
+    code = "invalid-setting"
+    wire = 4
+    default_hint = "See `ister topic create --help` for the settings and their ranges."
+
+
+class MessageTooLarge(BadRequest):
+    code = "message-too-large"
+    wire = 5
+    default_hint = "Send smaller records or batches, or raise the topic's max_message_bytes."
+
+
+class UnsupportedVersion(BadRequest):
+    code = "unsupported-version"
+    wire = 6
+    default_hint = "Upgrade the older side; the message names both versions."
+
+
+class UnknownTopic(IsterError):
+    code = "unknown-topic"
+    wire = 7
+    default_hint = "`ister topic list` shows what is there; `ister topic create` makes one."
+
+
+class OffsetOutOfRange(IsterError):
+    code = "offset-out-of-range"
+    wire = 8
+    default_hint = "Read from an offset within the range named, or from 'earliest' or 'latest'."
+
+
+# The frame and the log.
+
+
+class CorruptFrame(IsterError):
+    """Bytes that are no frame, or a frame whose checksum does not hold."""
+
+    code = "corrupt-frame"
+    wire = 9
+    default_hint = (
+        "The bytes changed after the producer made them. If this repeats, check memory and network."
+    )
+
+
+class CorruptSegment(IsterError):
+    """A stored segment is damaged before its end. Never treated as the end of the log (P3)."""
+
+    code = "corrupt-segment"
+    wire = 10
+    default_hint = (
+        "The stored bytes are damaged. Restore this segment from a copy; reading may go on after "
+        "the damaged offsets named here, but they are not there."
+    )
+
+
+class OutOfSequence(IsterError):
+    """A frame ahead of the producer's next sequence (A5): an earlier one is still on its way."""
+
+    code = "out-of-sequence"
+    wire = 11
+    retriable = True
+    default_hint = "Send the missing earlier batches first; the client does that by itself."
+
+
+class UnknownProducer(IsterError):
+    """The log has no memory of this producer, and its sequence is not 0 (A5)."""
+
+    code = "unknown-producer"
+    wire = 12
+    default_hint = "The producer was silent for longer than the log remembers it. Open a new producer."
+
+
+class DuplicateSequence(IsterError):
+    """A repeat that is too old to say its offsets, or overlaps an earlier frame in part (A5)."""
+
+    code = "duplicate-sequence"
+    wire = 13
+    default_hint = "These records were sent before under other batch boundaries; do not send them again."
+
+
+# Leadership and state of the broker.
+
+
+class NotLeader(IsterError):
+    code = "not-leader"
+    wire = 14
+    retriable = True
+    default_hint = "Ask again: leadership moved. The client finds the new leader by itself."
+
+
+class SegmentFenced(IsterError):
+    """The segment stopped taking writes after a disk error (P1)."""
+
+    code = "segment-fenced"
+    wire = 15
+    retriable = True
+    default_hint = "Free disk space or repair the disk, then retry. Nothing acknowledged was lost."
+
+
+class Overloaded(IsterError):
+    """A bound on memory, connections or waiting was reached."""
+
+    code = "overloaded"
+    wire = 16
+    retriable = True
+    default_hint = "Slow down and retry; the message names the limit and its setting."
+
+
+class ShuttingDown(IsterError):
+    code = "shutting-down"
+    wire = 17
+    retriable = True
+    default_hint = "The broker is stopping. Retry against it once it is back, or against another node."
+
+
+class RequestTimeout(IsterError):
+    code = "timeout"
+    wire = 18
+    retriable = True
+    default_hint = "Check that the broker is up and reachable, then retry."
+
+
+class TopicExists(IsterError):
+    code = "topic-exists"
+    wire = 19
+    default_hint = "Use the existing topic, or choose another name."
+
+
+class StorageFailed(IsterError):
+    """The disk refused: full, failing, or read-only. Never acknowledged, never silent (P1)."""
+
+    code = "storage-failed"
+    wire = 20
+    retriable = True
+    default_hint = "Check free space and the kernel's log on the broker named."
+
+
+# Starting up.
+
+
+class ConfigError(IsterError):
+    code = "config"
+    wire = 21
+    default_hint = "See `ister serve --help` or the configuration reference."
+
+
+class DataDirectoryError(IsterError):
+    """The data directory is another node's, in use, from a newer version, or not one of ours."""
+
+    code = "data-directory"
+    wire = 22
+    default_hint = "Give each broker a data directory of its own with --data-dir."
+
+
+class AddressInUse(IsterError):
+    code = "address-in-use"
+    wire = 23
+    default_hint = "Stop what listens there, or choose another port with --client-port."
+
+
+class ConnectionFailed(IsterError):
+    code = "connection-failed"
+    wire = 24
+    retriable = True
+    default_hint = "Is a broker listening there? `ister serve` starts one."
+
+
+class DependencyMissing(IsterError):
+    code = "dependency-missing"
+    wire = 25
+    default_hint = "Install the extra named in the message."
+
+
+class ObjectExists(IsterError):
+    """Create-if-absent found the object already there."""
+
+    code = "object-exists"
+    wire = 26
+    default_hint = "The object is already there; read and verify it instead of writing again."
+
+
+class ObjectNotFound(IsterError):
+    code = "object-not-found"
+    wire = 27
+    default_hint = "The object is not in the store; check the bucket or directory configured."
+
+
+class InvariantBroken(IsterError):
+    """A state that must not exist. Raised before harm is done rather than after."""
+
+    code = "invariant"
+    wire = 28
+
+
+def invariant(holds: object, message: str) -> None:
+    """Stop here rather than go on in a state that our reasoning excludes."""
+    if not holds:
+        raise InvariantBroken(message)
+
+
+def _tree(kind: type[IsterError]) -> list[type[IsterError]]:
+    return [kind, *(found for child in kind.__subclasses__() for found in _tree(child))]
+
+
+BY_WIRE: dict[int, type[IsterError]] = {kind.wire: kind for kind in _tree(IsterError)}
+BY_CODE: dict[str, type[IsterError]] = {kind.code: kind for kind in _tree(IsterError)}
+
+
+def raise_from_wire(number: int, message: str, hint: str) -> NoReturn:
+    """Turn an error that a broker sent back into the exception that it stands for."""
+    raise from_wire(number, message, hint)
+
+
+def from_wire(number: int, message: str, hint: str) -> IsterError:
+    return BY_WIRE.get(number, IsterError)(message, hint=hint)

@@ -1,0 +1,71 @@
+"""The network seam: listening and connecting, in asyncio's own terms.
+
+Both sides hand out asyncio transports and drive `asyncio.BufferedProtocol`s, so that the protocol
+code is the same in production and in simulation and pays nothing for the seam.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from typing import Protocol
+
+from ister.errors import AddressInUse, ConnectionFailed
+
+ProtocolFactory = Callable[[], asyncio.BufferedProtocol]
+
+
+class Listener(Protocol):
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens; the port is the real one when 0 was asked for."""
+        ...
+
+    def close(self) -> None:
+        """Stop accepting. Connections that exist go on."""
+        ...
+
+
+class Network(Protocol):
+    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
+        """Accept connections; raises `AddressInUse`."""
+        ...
+
+    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.BufferedProtocol:
+        """Open one connection and return its protocol; raises `ConnectionFailed`."""
+        ...
+
+
+class _TcpListener:
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+        name = server.sockets[0].getsockname()
+        self._address = (str(name[0]), int(name[1]))
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self._address
+
+    def close(self) -> None:
+        self._server.close()
+
+
+class TcpNetwork:
+    """Real sockets on the running loop. Nagle's delay is off (asyncio's default for TCP)."""
+
+    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
+        try:
+            server = await asyncio.get_running_loop().create_server(factory, host, port, backlog=1024)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise AddressInUse(f"{host}:{port} is already in use by another process") from error
+            raise AddressInUse(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        return _TcpListener(server)
+
+    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.BufferedProtocol:
+        try:
+            _, protocol = await asyncio.get_running_loop().create_connection(factory, host, port)
+        except OSError as error:
+            raise ConnectionFailed(f"cannot connect to {host}:{port}: {error.strerror or error}") from error
+        return protocol
