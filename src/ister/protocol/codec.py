@@ -1,0 +1,90 @@
+"""Messages as bytes. Pure functions; the limits are enforced by who reads the socket.
+
+The two kinds on the hot path, `APPEND` and its answer, avoid any encoding per record: the append's header
+depends only on the topic, and the answer's is a fixed struct.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from ister.errors import BadRequest, IsterError, UnsupportedVersion, from_wire
+from ister.protocol.messages import PREAMBLE_MAGIC, PROTOCOL_VERSION, Failure
+
+Bytes = bytes | bytearray | memoryview
+
+PREFIX: Final = struct.Struct("<IIHH")
+PREFIX_SIZE: Final = PREFIX.size
+SIZE_FIELD: Final = 4
+"""`size` counts what follows itself."""
+
+APPEND_ANSWER: Final = struct.Struct("<Qq")
+_APPENDED = struct.Struct("<IIHHQq")
+_PREAMBLE = struct.Struct("<4sHH")
+PREAMBLE_SIZE: Final = _PREAMBLE.size
+
+M = TypeVar("M")
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class AppendAnswer(NamedTuple):
+    """Where a frame was put."""
+
+    base_offset: int
+    append_time_us: int
+
+
+def encode_preamble() -> bytes:
+    return _PREAMBLE.pack(PREAMBLE_MAGIC, PROTOCOL_VERSION, PROTOCOL_VERSION)
+
+
+def choose_version(preamble: Bytes) -> int:
+    """The version to speak with a client that opened with this; raises `UnsupportedVersion`."""
+    magic, lowest, highest = _PREAMBLE.unpack_from(preamble)
+    if magic != PREAMBLE_MAGIC:
+        raise BadRequest(f"a connection that opens with {bytes(magic)!r} does not speak this protocol")
+    if not lowest <= PROTOCOL_VERSION <= highest:
+        raise UnsupportedVersion(
+            f"the client speaks protocol versions {lowest} to {highest}, this broker {PROTOCOL_VERSION}"
+        )
+    return PROTOCOL_VERSION
+
+
+def encode_header(message: msgspec.Struct) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_header(kind: type[M], header: Bytes) -> M:
+    try:
+        return msgspec.msgpack.decode(header, type=kind)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise BadRequest(f"cannot read {kind.__name__}: {error}") from error
+
+
+def encode_message(correlation: int, kind: int, header: bytes, payload_size: int = 0) -> bytes:
+    """The prefix and header; the payload, if any, is sent right after."""
+    size = PREFIX_SIZE - SIZE_FIELD + len(header) + payload_size
+    return PREFIX.pack(size, correlation, kind, len(header)) + header
+
+
+def encode_appended(correlation: int, base_offset: int, append_time_us: int) -> bytes:
+    return _APPENDED.pack(PREFIX_SIZE - SIZE_FIELD + 16, correlation, 0, 16, base_offset, append_time_us)
+
+
+def decode_appended(header: Bytes) -> AppendAnswer:
+    return AppendAnswer._make(APPEND_ANSWER.unpack(header))
+
+
+def encode_failure(correlation: int, error: IsterError) -> bytes:
+    return encode_message(
+        correlation, error.wire, encode_header(Failure(error.message[:4000], error.hint[:1000]))
+    )
+
+
+def decode_failure(kind: int, header: Bytes) -> IsterError:
+    failure = decode_header(Failure, header)
+    return from_wire(kind, failure.message, failure.hint)
