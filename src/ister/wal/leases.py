@@ -1,0 +1,55 @@
+"""Leases: the segments that this node may append to right now.
+
+A set of WAL keys, derived from metadata and replaced as a whole. Checked at the moment of enqueue and again
+before the write (A4). A lease is admission control, not safety (A2): what makes a stale writer harmless is
+the storage fence and the quorum. It only makes the common case clean.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ister.errors import NotLeader
+from ister.io.clock import Clock
+from ister.metrics import Counter, Histogram
+
+log = logging.getLogger("ister.wal.leases")
+
+_SHOWN = 20
+
+
+class Leases:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._held: frozenset[str] = frozenset()
+        self.rejections = Counter("lease_rejection_count", "Appends refused for want of a lease.")
+        self.update_seconds = Histogram("lease_update_duration_seconds", "Time to replace the set of leases.")
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def holds(self, key: str) -> bool:
+        return key in self._held
+
+    def replace(self, expected: frozenset[str]) -> None:
+        """Hold exactly these. Nothing is added to or taken from a set in use: it is swapped."""
+        if expected == self._held:
+            return
+        started = self._clock.monotonic()
+        added, removed = expected - self._held, self._held - expected
+        self._held = expected
+        self.update_seconds.observe(self._clock.monotonic() - started)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("update_leases: added %s, removed %s", _shown(added), _shown(removed))
+
+    def rejection(self, key: str) -> NotLeader:
+        """Count and log an append without a lease; returns the error to answer it with."""
+        self.rejections.add()
+        log.warning("write rejected for %s (leases: %s)", key, _shown(self._held))
+        return NotLeader(f"this node holds no lease for {key}")
+
+
+def _shown(keys: frozenset[str]) -> str:
+    names = sorted(keys)
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return "{" + ", ".join(names[:_SHOWN]) + more + "}"

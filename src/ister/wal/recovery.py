@@ -1,0 +1,288 @@
+"""Opening a segment's log after any kind of stop.
+
+Fault model: the process was killed, the power failed, or the disk lied. The file may end in a torn frame,
+may hold frames that were written and never synced, may be followed by reserved zeros, and any byte may
+have rotted.
+
+What recovery promises:
+- Everything that was acknowledged is kept, or the open fails with `CorruptSegment`.
+- A tail is cut only where it is torn and nothing valid follows (P3); the cut is reported. Damage before
+  the tail is an error that names offsets, never a silent end.
+- What is kept is durable before it is served (P2): the part past the last checkpoint is written again and
+  synced. (Written again, because after an fsync that failed just before a crash the kernel may hold such
+  bytes as clean, and a sync alone would then prove nothing: P1.)
+- The work is bounded by what was written since the last checkpoint, not by the size of the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ister.errors import CorruptSegment
+from ister.frame import (
+    HEADER_SIZE,
+    MAGIC,
+    Corrupt,
+    Frame,
+    FrameHeader,
+    Incomplete,
+    decode,
+    decode_header,
+)
+from ister.io.disk import Disk, File
+from ister.wal.producers import ProducerRow, ProducerTable
+from ister.wal.side_file import Checkpoint, SparseIndex, encode_block, read_blocks
+
+_CHUNK_BYTES = 4 * 1024 * 1024
+_FRAME_LIMIT = 1 << 31
+
+
+@dataclass(frozen=True)
+class SegmentIdentity:
+    """Which segment a file is: its uid is in every frame, so that no other's frames are taken for its own."""
+
+    key: str
+    uid: int
+    base_offset: int
+    path: str
+    """Without suffix; the log is `.log`, the side file `.side`."""
+
+
+@dataclass
+class Recovered:
+    """A segment's log, open and known to its end."""
+
+    file: File
+    side: File
+    side_position: int
+    index: SparseIndex
+    producers: ProducerTable
+    position: int
+    end_offset: int
+    last_append_time_us: int
+    source: str
+    """Where the knowledge came from, for people: `new`, `checkpoint`, `checkpoint + scan`, `scan`."""
+    cut_bytes: int = 0
+    cut_reason: str = ""
+    scanned_bytes: int = 0
+    frames_scanned: int = field(default=0, repr=False)
+
+
+def create(
+    disk: Disk, identity: SegmentIdentity, carried: list[ProducerRow], last_append_time_us: int
+) -> Recovered:
+    """Make a new segment's files, durably. The segment is empty."""
+    file = disk.open(identity.path + ".log", create=True)
+    side = disk.open(identity.path + ".side", create=True)
+    file.truncate(0)
+    side.truncate(0)
+    file.sync()
+    side.sync()
+    disk.sync_directory(identity.path.rpartition("/")[0])
+    table = ProducerTable(carried)
+    return Recovered(
+        file, side, 0, SparseIndex(), table, 0, identity.base_offset, last_append_time_us, source="new"
+    )
+
+
+def recover(
+    disk: Disk,
+    identity: SegmentIdentity,
+    carried: list[ProducerRow],
+    last_append_time_us: int,
+    *,
+    sealed_end: int | None = None,
+    cut_at: int | None = None,
+) -> Recovered:
+    """Open a segment that exists. `carried` is what the seal before it brought: producers, append time.
+
+    A sealed segment must reach its end, and is clipped there (F3). `cut_at` is an end in memory of a
+    process that goes on after a failed write: frames past it were refused and must not come back.
+    """
+    try:
+        file = disk.open(identity.path + ".log")
+    except FileNotFoundError as error:
+        raise CorruptSegment(
+            f"segment {identity.key} has no log at {disk.location}/{identity.path}.log",
+            hint="Restore the file from a copy. If it cannot be had, delete the topic to start over.",
+        ) from error
+    side = disk.open(identity.path + ".side", create=True)
+    state = _load(file, side, identity, carried, last_append_time_us)
+    stop_at = sealed_end if sealed_end is not None else cut_at
+    checkpointed = state.position
+    _scan(state, identity, stop_at)
+    if sealed_end is not None:
+        if state.end_offset < sealed_end:
+            raise _too_short(identity, state.end_offset, sealed_end)
+        return state
+    _make_durable(state, checkpointed)
+    return state
+
+
+def _load(
+    file: File, side: File, identity: SegmentIdentity, carried: list[ProducerRow], last_append_time_us: int
+) -> Recovered:
+    blocks, side_position = read_blocks(side)
+    index = SparseIndex()
+    for block in blocks:
+        index.load(block.entries)
+    if not blocks:
+        table = ProducerTable(carried)
+        return Recovered(
+            file, side, 0, index, table, 0, identity.base_offset, last_append_time_us, source="scan"
+        )
+    last = blocks[-1]
+    if last.position > file.size():
+        raise CorruptSegment(
+            f"segment {identity.key}: the log has {file.size()} bytes, but {last.position} were durable "
+            f"(up to offset {last.end_offset})"
+        )
+    return Recovered(
+        file,
+        side,
+        side_position,
+        index,
+        ProducerTable(last.producers),
+        last.position,
+        last.end_offset,
+        last.last_append_time_us,
+        source="checkpoint",
+    )
+
+
+def _scan(state: Recovered, identity: SegmentIdentity, stop_at: int | None) -> None:
+    """Read frames from where the knowledge ends to where the log does."""
+    size = state.file.size()
+    started = state.position
+    buffer = b""
+    buffer_at = state.position
+    while state.position < size and (stop_at is None or state.end_offset < stop_at):
+        found = decode(buffer, state.position - buffer_at, limit=_FRAME_LIMIT)
+        if isinstance(found, Incomplete) and buffer_at + len(buffer) < size:
+            have = buffer_at + len(buffer) - state.position
+            buffer_at = state.position
+            buffer = state.file.read(
+                min(max(_CHUNK_BYTES, have + found.missing), size - buffer_at), buffer_at
+            )
+            continue
+        if isinstance(found, Frame) and _belongs(found.header, identity, state.end_offset):
+            _take(state, found.header)
+            continue
+        _end_of_log(state, identity, size, found)
+        break
+    state.scanned_bytes = state.position - started
+    if state.scanned_bytes:
+        state.source = "scan" if started == 0 else "checkpoint + scan"
+    if stop_at is not None and state.end_offset == stop_at and state.position < size and not state.cut_bytes:
+        state.cut_bytes = _used_bytes(state.file, state.position, size)
+        state.cut_reason = f"refused or unacknowledged records past the end at {stop_at}"
+
+
+def _belongs(header: FrameHeader, identity: SegmentIdentity, expected: int) -> bool:
+    return header.segment == identity.uid and header.base_offset == expected
+
+
+def _take(state: Recovered, header: FrameHeader) -> None:
+    state.index.add(header.base_offset, state.position, header.append_time_us)
+    if header.producer_id:
+        state.producers.record(
+            header.producer_id, header.sequence, header.count, header.base_offset, header.append_time_us
+        )
+    state.position += header.size
+    state.end_offset = header.end_offset
+    state.last_append_time_us = max(state.last_append_time_us, header.append_time_us)
+    state.frames_scanned += 1
+
+
+def _end_of_log(
+    state: Recovered, identity: SegmentIdentity, size: int, found: Frame | Incomplete | Corrupt
+) -> None:
+    """Nothing usable at this position. Is it the end, a torn tail, or damage with records behind it (P3)?"""
+    used = _used_bytes(state.file, state.position, size)
+    if used == 0:
+        return
+    later = _find_later_frame(state.file, state.position + 1, size, identity, state.end_offset)
+    match found:
+        case Frame(header=header):
+            reason = f"a frame of segment {header.segment} at offset {header.base_offset}"
+        case Corrupt(reason=reason):
+            pass
+        case Incomplete(missing=missing):
+            reason = f"{missing} bytes are missing"
+    if later is not None:
+        raise CorruptSegment(
+            f"segment {identity.key} is damaged at byte {state.position}: offsets {state.end_offset} to "
+            f"{later.base_offset - 1} cannot be read ({reason}), offset {later.base_offset} and later can"
+        )
+    state.cut_bytes = used
+    state.cut_reason = reason
+
+
+def _used_bytes(file: File, position: int, size: int) -> int:
+    """How many bytes from `position` on are in use: all up to the last one that is not zero."""
+    end = size
+    while end > position:
+        start = max(position, end - _CHUNK_BYTES)
+        chunk = file.read(end - start, start).rstrip(b"\0")
+        if chunk:
+            return start + len(chunk) - position
+        end = start
+    return 0
+
+
+def _find_later_frame(
+    file: File, position: int, size: int, identity: SegmentIdentity, expected: int
+) -> FrameHeader | None:
+    """An intact frame of this segment anywhere past `position`, with an offset not before `expected`."""
+    while position < size:
+        chunk = file.read(min(_CHUNK_BYTES, size - position), position)
+        at = chunk.find(MAGIC)
+        while at >= 0:
+            header = decode_header(chunk[at : at + HEADER_SIZE], limit=_FRAME_LIMIT)
+            if isinstance(header, Incomplete):
+                header = decode_header(file.read(HEADER_SIZE, position + at), limit=_FRAME_LIMIT)
+            if (
+                isinstance(header, FrameHeader)
+                and header.segment == identity.uid
+                and header.base_offset >= expected
+                and position + at + header.size <= size
+                and isinstance(decode(file.read(header.size, position + at), limit=_FRAME_LIMIT), Frame)
+            ):
+                return header
+            at = chunk.find(MAGIC, at + 1)
+        position += max(1, len(chunk) - len(MAGIC) + 1)
+    return None
+
+
+def _make_durable(state: Recovered, checkpointed: int) -> None:
+    """Cut what is torn, then make what is kept durable before anybody relies on it (P2)."""
+    state.file.truncate(state.position)
+    position = checkpointed
+    while position < state.position:
+        chunk = state.file.read(min(_CHUNK_BYTES, state.position - position), position)
+        state.file.write([chunk], position)
+        position += len(chunk)
+    state.file.sync()
+    if state.position > checkpointed:
+        write_checkpoint(state)
+
+
+def write_checkpoint(state: Recovered) -> None:
+    entries = state.index.unsaved_below(state.position)
+    block = encode_block(
+        Checkpoint(
+            state.position, state.end_offset, state.last_append_time_us, state.producers.rows(), entries
+        )
+    )
+    state.side.truncate(state.side_position)
+    state.side.write([block], state.side_position)
+    state.side.sync()
+    state.index.mark_saved(len(entries))
+    state.side_position += len(block)
+
+
+def _too_short(identity: SegmentIdentity, end: int, sealed_end: int) -> CorruptSegment:
+    return CorruptSegment(
+        f"segment {identity.key} was sealed at offset {sealed_end}, but its log ends at {end}: "
+        f"offsets {end} to {sealed_end - 1} cannot be read"
+    )

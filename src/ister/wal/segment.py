@@ -1,0 +1,293 @@
+"""A segment that this node appends to.
+
+Appending is synchronous (A4): the lease is checked, the offset assigned and the frame queued with no await
+between, so that concurrent producers get offsets in the order in which their frames lie in the file. The
+queue is made durable by `GroupCommit`, which asks again for the lease before it writes.
+
+Fault model and promise: a write or sync may fail at any time. From then on this object takes nothing more
+and acknowledges nothing more; every append that waits is refused. What happens next is the owner's
+decision: a full disk is cut back and the segment opened again through recovery, anything else ends the
+segment at `committed_end` and hands off (P1). So there is no state here to repair: it is dropped.
+
+`end_offset` is where the next record goes; `committed_end` is what readers may see and what was
+acknowledged. With one replica, committed is what is durable under the topic's fsync policy.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Protocol
+
+from ister.errors import IsterError, invariant
+from ister.frame import FrameHeader, stamp
+from ister.io.disk import File
+from ister.wal.group_commit import FlushJob, GroupCommit
+from ister.wal.leases import Leases
+from ister.wal.producers import ProducerTable
+from ister.wal.recovery import Recovered, SegmentIdentity
+from ister.wal.side_file import CHECKPOINT_INTERVAL_BYTES, Checkpoint, encode_block
+from ister.wal.tail import TailOfSegment
+
+_ALLOCATE_FIRST = 64 * 1024
+_ALLOCATE_MOST = 16 * 1024 * 1024
+
+
+class FsyncPolicy(Enum):
+    """When an append counts as committed. Only the first keeps the promises on power loss (P6)."""
+
+    FSYNC = "fsync"
+    INTERVAL = "interval"
+    NONE = "none"
+
+
+class Sink(Protocol):
+    """Who waits for an append: a connection, mostly. Called on the event loop, once per token."""
+
+    def appended(self, token: int, base_offset: int, append_time_us: int) -> None: ...
+
+    def refused(self, token: int, error: IsterError) -> None: ...
+
+
+class Owner(Protocol):
+    """Who is told of what becomes of a segment."""
+
+    def committed(self, segment: Segment) -> None:
+        """`committed_end` has grown."""
+        ...
+
+    def failed(self, segment: Segment, job: FlushJob) -> None:
+        """A write or sync failed; the segment takes nothing more."""
+        ...
+
+
+_Waiting = tuple[int, Sink, int, int, int, float]
+
+
+class Segment:
+    def __init__(
+        self,
+        identity: SegmentIdentity,
+        recovered: Recovered,
+        *,
+        owner: Owner,
+        leases: Leases,
+        commits: GroupCommit,
+        tail: TailOfSegment,
+        policy: FsyncPolicy,
+    ) -> None:
+        self.identity = identity
+        self.policy = policy
+        self.file: File = recovered.file
+        self.index = recovered.index
+        self.producers: ProducerTable = recovered.producers
+        self.end_offset = self.committed_end = recovered.end_offset
+        self.position = self.committed_position = recovered.position
+        self.last_append_time_us = recovered.last_append_time_us
+        self.tail = tail
+        self.failure: IsterError | None = None
+        self.queued = False
+        self.unsynced = False
+        self._owner = owner
+        self._leases = leases
+        self._commits = commits
+        self._side = recovered.side
+        self._side_position = recovered.side_position
+        self._checkpointed = recovered.position
+        self._allocated = recovered.position
+        self._buffers: list[bytearray | memoryview] = []
+        self._waiting: deque[_Waiting] = deque()
+        self._repeats: list[_Waiting] = []
+        self._jobs = 0
+        self._closing = False
+
+    # Appending.
+
+    def append(
+        self,
+        frame: bytearray | memoryview,
+        header: FrameHeader,
+        now_us: int,
+        sink: Sink,
+        token: int,
+        started: float,
+    ) -> None:
+        """Give the frame its offsets and queue it, or raise. The sink hears of it when it is committed."""
+        if self.failure is not None:
+            raise self.failure
+        if not self._leases.holds(self.identity.key):
+            raise self._leases.rejection(self.identity.key)
+        count = header.count
+        base = self.end_offset
+        if header.producer_id:
+            original = self.producers.check(header.producer_id, header.sequence, count, self.committed_end)
+            if original is not None:
+                self._repeat(original.base_offset, count, original.append_time_us, sink, token, started)
+                return
+        time_us = self.last_append_time_us
+        if now_us > time_us:  # A6: never back
+            self.last_append_time_us = time_us = now_us
+        stamp(frame, base, self.identity.uid, time_us)
+        if header.producer_id:
+            self.producers.record(header.producer_id, header.sequence, count, base, time_us)
+        end = base + count
+        self.index.add(base, self.position, time_us)
+        self.end_offset = end
+        self.position += len(frame)
+        self._buffers.append(frame)
+        self._waiting.append((end, sink, token, base, time_us, started))
+        self.tail.add(base, frame)
+        if not self.queued:
+            self.queued = True
+            self._commits.submit(self)
+
+    def _repeat(self, base: int, count: int, time_us: int, sink: Sink, token: int, started: float) -> None:
+        """A frame that the log has: answered with its original offsets, once those are committed (A5)."""
+        if base + count <= self.committed_end:
+            sink.appended(token, base, time_us)
+        else:
+            self._repeats.append((base + count, sink, token, base, time_us, started))
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is queued, being written, or waiting for an answer."""
+        return not self._waiting and self.committed_end == self.end_offset
+
+    # Flushing: what `GroupCommit` does with it.
+
+    def take(self, *, sync: bool = False) -> FlushJob | None:
+        """All that is queued, as a job; None, and everything refused, if the lease went meanwhile (A4)."""
+        self.queued = False
+        if self.failure is not None:
+            return None
+        if self._buffers and not self._leases.holds(self.identity.key):
+            self.fail(self._leases.rejection(self.identity.key))
+            return None
+        buffers, self._buffers = self._buffers, []
+        start = self.position - sum(map(len, buffers))
+        checkpoint = self._checkpoint_due()
+        job = FlushJob(
+            segment=self,
+            buffers=buffers,
+            position=start,
+            end_offset=self.end_offset,
+            end_position=self.position,
+            sync=sync or self.policy is FsyncPolicy.FSYNC or checkpoint is not None,
+            allocate=self._next_allocation(),
+            side_block=checkpoint,
+        )
+        self._jobs += 1
+        return job
+
+    def _next_allocation(self) -> int:
+        """Reserve space ahead of the log: appends then change no file size, which makes a sync cheaper."""
+        if self.position <= self._allocated:
+            return 0
+        ahead = min(_ALLOCATE_MOST, max(_ALLOCATE_FIRST, self.position))
+        self._allocated = self.position + ahead
+        return self._allocated
+
+    def _checkpoint_due(self) -> bytes | None:
+        if self.position - self._checkpointed < CHECKPOINT_INTERVAL_BYTES:
+            return None
+        return self._make_checkpoint()
+
+    def _make_checkpoint(self) -> bytes:
+        entries = self.index.unsaved_below(self.position)
+        self.index.mark_saved(len(entries))
+        self._checkpointed = self.position
+        return encode_block(
+            Checkpoint(
+                self.position, self.end_offset, self.last_append_time_us, self.producers.rows(), entries
+            )
+        )
+
+    def write_side_block(self, block: bytes) -> None:
+        """In the worker, after the log it speaks of was synced."""
+        self._side.truncate(self._side_position)
+        self._side.write([block], self._side_position)
+        self._side.sync()
+        self._side_position += len(block)
+
+    def flushed(self, job: FlushJob) -> None:
+        """On the loop: the job is done, well or badly."""
+        self._jobs -= 1
+        if job.error is not None:
+            self._owner.failed(self, job)
+        elif self.failure is None:
+            self.unsynced = not job.sync and self.policy is FsyncPolicy.INTERVAL
+            self._commit(job.end_offset, job.end_position)
+        self._close_if_idle()
+
+    def _commit(self, end_offset: int, end_position: int) -> None:
+        invariant(end_offset >= self.committed_end, "the committed end never goes back")
+        if end_offset == self.committed_end:
+            return
+        self.committed_end, self.committed_position = end_offset, end_position
+        waiting = self._waiting
+        observe = self._commits.metrics.observe_appends
+        observe(waiting, end_offset)
+        while waiting and waiting[0][0] <= end_offset:
+            _, sink, token, base, time_us, _ = waiting.popleft()
+            sink.appended(token, base, time_us)
+        if self._repeats:
+            self._answer_repeats()
+        self._owner.committed(self)
+
+    def _answer_repeats(self) -> None:
+        still: list[_Waiting] = []
+        for waiting in self._repeats:
+            end, sink, token, base, time_us, _ = waiting
+            if end <= self.committed_end:
+                sink.appended(token, base, time_us)
+            else:
+                still.append(waiting)
+        self._repeats = still
+
+    def fail(self, error: IsterError) -> None:
+        """Take nothing more, refuse all that waits. Readers keep what was committed."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        self._buffers.clear()
+        self.tail.clear()
+        waiting, repeats = self._waiting, self._repeats
+        self._waiting, self._repeats = deque(), []
+        for _, sink, token, _, _, _ in (*waiting, *repeats):
+            sink.refused(token, error)
+
+    # The way out.
+
+    def final_checkpoint(self) -> Callable[[], None]:
+        """The blocking work that makes opening this segment again a matter of one read."""
+        if self.failure is not None or self._checkpointed == self.position:
+            return lambda: None
+        block, position, file = self._make_checkpoint(), self.position, self.file
+
+        def work() -> None:
+            file.truncate(position)
+            file.sync()
+            self.write_side_block(block)
+
+        return work
+
+    def close(self) -> None:
+        """Close the files once nothing uses them."""
+        self._closing = True
+        self._close_if_idle()
+
+    def hold(self) -> None:
+        """A reader is about to use the file in another thread."""
+        self._jobs += 1
+
+    def release(self) -> None:
+        self._jobs -= 1
+        self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
+        if self._closing and self._jobs == 0:
+            self._closing = False
+            self.tail.clear()
+            self.file.close()
+            self._side.close()
