@@ -1,0 +1,111 @@
+"""The commands that change the metadata, and what can come of them.
+
+A command carries everything that its effect depends on: times, ids and choices are the proposer's, so that
+applying is deterministic (R3). The index at which a command is applied is the uid of what it makes (I3).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from ister.protocol.messages import TopicSettings
+from ister.wal.producers import ProducerRow
+
+
+class Command(msgspec.Struct, array_like=True, frozen=True, tag=True):
+    """Base. On disk and on the wire: a msgpack array that starts with the command's name."""
+
+
+class CreateTopic(Command, frozen=True):
+    """Create if absent; the existing topic is the answer otherwise (I3)."""
+
+    name: str
+    settings: TopicSettings
+    leader: int
+    replicas: list[int]
+    created_at_us: int
+
+
+class AlterTopic(Command, frozen=True):
+    topic_uid: int
+    settings: TopicSettings
+
+
+class DeleteTopic(Command, frozen=True):
+    topic_uid: int
+
+
+class SealSegment(Command, frozen=True):
+    """The handoff (H1): a compare-and-set on the topic's open segment."""
+
+    topic_uid: int
+    segment: int
+    end_offset: int
+    end_position: int
+    """How many bytes the sealed log has."""
+    next_leader: int
+    next_replicas: list[int]
+    producers: list[ProducerRow]
+    last_append_time_us: int
+    sealed_by: int
+    sealed_at_us: int
+    move: int = 0
+    """The id of the move that this seal is for; 0 if for none."""
+
+
+class OpenedSegment(Command, frozen=True):
+    """The leader has made the segment's log. From now on a missing log is a loss, not a beginning (E6)."""
+
+    topic_uid: int
+    segment: int
+    node: int
+
+
+class TrimTopic(Command, frozen=True):
+    """Records below `start_offset` are no longer there for anybody; it is a segment's base (E4)."""
+
+    topic_uid: int
+    start_offset: int
+
+
+AnyCommand = CreateTopic | AlterTopic | DeleteTopic | SealSegment | OpenedSegment | TrimTopic
+
+_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyCommand)
+
+
+def encode_command(command: AnyCommand) -> bytes:
+    return msgspec.msgpack.encode(command)
+
+
+def decode_command(data: bytes) -> AnyCommand | None:
+    """None for a command that this build does not know: its application is an error result, not a crash."""
+    try:
+        return _decoder.decode(data)  # type: ignore[no-any-return]
+    except (msgspec.DecodeError, ValueError):
+        return None
+
+
+class Result(StrEnum):
+    CREATED = "created"
+    EXISTS = "exists"
+    APPLIED = "applied"
+    STALE = "stale"
+    """The compare-and-set lost: somebody else's command came first."""
+    REFUSED = "refused"
+    """Well-formed and not allowed in this state; the detail says why."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What applying a command came to."""
+
+    result: Result
+    index: int
+    detail: str = ""
+    topic_uid: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.result in (Result.CREATED, Result.EXISTS, Result.APPLIED)
