@@ -1,0 +1,1 @@
+"""A broker: topics and their segments on this node, and the server through which clients reach them."""

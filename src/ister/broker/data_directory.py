@@ -1,0 +1,77 @@
+"""Whose data directory this is: cluster, node, disk, and how often it was started (I1, I2).
+
+`ister.json` is written once, when the directory is made, and again at each start with the start number
+raised, which later exposes a directory that was copied. A directory is refused if it is in use, another
+node's, written by a newer format, or holds files that are not ours.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ister.errors import DataDirectoryError
+from ister.io.clock import Clock
+from ister.io.disk import Disk, read_whole, write_whole
+
+FORMAT = 1
+IDENTITY_FILE = "ister.json"
+LOCK_FILE = "lock"
+_OURS = frozenset({IDENTITY_FILE, IDENTITY_FILE + ".new", LOCK_FILE, "metadata", "segments", "lost+found"})
+
+
+class DirectoryIdentity(msgspec.Struct, frozen=True):
+    format: int
+    cluster_id: str
+    node_id: int
+    disk_id: str
+    starts: int
+
+
+def claim_directory(disk: Disk, clock: Clock, node_id: int) -> DirectoryIdentity:
+    """Lock the directory and say whose it is; a new one becomes this node's, of a cluster of its own.
+
+    A standalone broker makes its own cluster: that is what starting it on an empty directory means. A
+    member of a cluster is told so explicitly and never comes through here with an empty one (I1).
+    """
+    if not disk.lock(LOCK_FILE):
+        raise DataDirectoryError(
+            f"data directory {disk.location} is in use by another process",
+            hint="Stop the other broker, or give this one a directory of its own with --data-dir.",
+        )
+    identity = _load(disk) if disk.exists(IDENTITY_FILE) else _make(disk, clock, node_id)
+    if identity.node_id != node_id:
+        raise DataDirectoryError(
+            f"data directory {disk.location} belongs to node {identity.node_id}, this is node {node_id}",
+            hint=f"Start with --node-id {identity.node_id}, or with another --data-dir.",
+        )
+    identity = msgspec.structs.replace(identity, starts=identity.starts + 1)
+    write_whole(disk, IDENTITY_FILE, msgspec.json.format(msgspec.json.encode(identity)))
+    return identity
+
+
+def _load(disk: Disk) -> DirectoryIdentity:
+    data = read_whole(disk, IDENTITY_FILE)
+    try:
+        version = msgspec.json.decode(data, type=dict)["format"]
+        if version != FORMAT:
+            raise DataDirectoryError(
+                f"data directory {disk.location} has format {version}, this build reads format {FORMAT}",
+                hint="Start it with the version of Ister that wrote it, or a newer one.",
+            )
+        return msgspec.json.decode(data, type=DirectoryIdentity)
+    except (msgspec.DecodeError, KeyError) as error:
+        raise DataDirectoryError(
+            f"{disk.location}/{IDENTITY_FILE} cannot be read: {error}",
+            hint="Restore the file from a copy. It is not made anew over data that may be another node's.",
+        ) from error
+
+
+def _make(disk: Disk, clock: Clock, node_id: int) -> DirectoryIdentity:
+    found = [name for name in disk.list("") if name not in _OURS]
+    if found or disk.list("segments") or disk.list("metadata"):
+        raise DataDirectoryError(
+            f"{disk.location} is neither empty nor a data directory: it has no {IDENTITY_FILE}, but "
+            f"{', '.join(found[:5]) or 'segments'}",
+            hint="Choose an empty or new directory with --data-dir, or restore the missing file.",
+        )
+    return DirectoryIdentity(FORMAT, f"{clock.token():016x}", node_id, f"{clock.token():016x}", 0)

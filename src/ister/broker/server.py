@@ -1,0 +1,284 @@
+"""The server: connections, the limits they share, and the answer to every request but an append."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from ister import __version__
+from ister.broker.broker import Broker
+from ister.broker.connection import Connection
+from ister.broker.topic_log import TopicLog
+from ister.errors import BadRequest, Overloaded, UnknownTopic
+from ister.io.network import Listener, Network
+from ister.metrics import Counter, Gauge, Histogram
+from ister.names import normalise_topic
+from ister.protocol import messages
+from ister.protocol.codec import decode_header as decode_message
+from ister.protocol.codec import encode_header
+from ister.protocol.messages import EARLIEST, LATEST, Kind
+
+log = logging.getLogger("ister.broker.server")
+
+SCRATCH_BYTES = 256 * 1024
+MAX_FETCH_BYTES = 8 * 1024 * 1024
+MAX_WAIT_MS = 60_000
+_NAMES_CACHED = 10_000
+
+Handler = Callable[[Connection, int, bytes], Awaitable[None]]
+
+
+class Server:
+    def __init__(self, broker: Broker, network: Network, read_rss: Callable[[], int]) -> None:
+        self.broker = broker
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.bytes_in = Counter("bytes_in_total", "Bytes received from clients.")
+        self.bytes_out = Counter("bytes_out_total", "Bytes sent to clients.")
+        self.records_in = Counter("records_in_total", "Records appended and acknowledged.")
+        self.fetch_frames = Counter("fetch_frames_total", "Frames sent to readers.")
+        self.fetch_seconds = Histogram("fetch_duration_seconds", "Time to answer a fetch that has data.")
+        self.listener: Listener | None = None
+        self._network = network
+        self._read_rss = read_rss
+        self._connections: dict[Connection, None] = {}
+        self._in_flight_bytes = 0
+        self._paused: dict[Connection, None] = {}
+        self._dirty: list[Connection] = []
+        self._flush_scheduled = False
+        self._names: dict[bytes, str] = {}
+        self._started = broker.clock.monotonic()
+        self._sweeper: asyncio.Task[None] | None = None
+        self._handlers: dict[int, Handler] = {
+            Kind.HELLO: self._hello,
+            Kind.FETCH: self._fetch,
+            Kind.LIST_OFFSETS: self._list_offsets,
+            Kind.CREATE_TOPIC: self._create_topic,
+            Kind.DELETE_TOPIC: self._delete_topic,
+            Kind.LIST_TOPICS: self._list_topics,
+            Kind.DESCRIBE_TOPIC: self._describe_topic,
+            Kind.ALTER_TOPIC: self._alter_topic,
+            Kind.CLUSTER: self._cluster,
+            Kind.STATS: self._stats,
+        }
+        broker.metrics.add(
+            self.bytes_in,
+            self.bytes_out,
+            self.records_in,
+            self.fetch_frames,
+            self.fetch_seconds,
+            Gauge("connections", "Open client connections.", lambda: len(self._connections)),
+            Gauge("in_flight_bytes", "Request bytes not answered yet.", lambda: self._in_flight_bytes),
+            Gauge(
+                "paused_connections",
+                "Connections not read from, for back-pressure.",
+                lambda: len(self._paused),
+            ),
+        )
+
+    async def start(self) -> None:
+        config = self.broker.config
+        self.listener = await self._network.listen(
+            lambda: Connection(self), config.client_host, config.client_port
+        )
+        self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+
+    @property
+    def advertised(self) -> tuple[str, int]:
+        assert self.listener is not None
+        config = self.broker.config
+        host = config.client_advertise_host or config.client_host
+        return host, config.client_advertise_port or self.listener.address[1]
+
+    async def stop(self, timeout: float) -> None:
+        """Take no more connections, answer what was asked within the time, close the rest."""
+        if self.listener is not None:
+            self.listener.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while loop.time() < deadline:
+            if all(connection.has_no_appends for connection in self._connections):
+                break
+            await asyncio.sleep(0.005)
+        for connection in list(self._connections):
+            connection.close()
+
+    # Connections and what they share.
+
+    def opened(self, connection: Connection) -> None:
+        self._connections[connection] = None
+        limit = self.broker.config.max_connections
+        if len(self._connections) > limit:
+            connection.refuse(Overloaded(f"there are {limit} connections already (max_connections)"))
+
+    def closed(self, connection: Connection) -> None:
+        self._connections.pop(connection, None)
+        self._paused.pop(connection, None)
+
+    def reserve_bytes(self, size: int) -> int:
+        """Count request bytes of any connection; returns how many there are now."""
+        self._in_flight_bytes += size
+        if size < 0 and self._paused and self._in_flight_bytes <= self.broker.config.max_in_flight_bytes:
+            paused, self._paused = self._paused, {}
+            for connection in paused:
+                connection.resume_if_allowed()
+        return self._in_flight_bytes
+
+    def release_bytes(self, size: int) -> None:
+        self.reserve_bytes(-size)
+
+    def paused(self, connection: Connection) -> None:
+        self._paused[connection] = None
+
+    def will_flush(self, connection: Connection) -> None:
+        """This connection has answers gathered: they go out when the commit cycle or this turn ends."""
+        self._dirty.append(connection)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        self._flush_scheduled = False
+        dirty, self._dirty = self._dirty, []
+        for connection in dirty:
+            connection.flush()
+
+    async def _sweep(self) -> None:
+        timeout = self.broker.config.request_timeout_ms / 1000
+        while True:
+            await asyncio.sleep(min(1.0, timeout / 2))
+            now = self.broker.clock.monotonic()
+            for connection in list(self._connections):
+                connection.expire(now, timeout)
+
+    def topic_name(self, header: bytes) -> str:
+        """The full name of an append's topic. The same header bytes come millions of times."""
+        name = self._names.get(header)
+        if name is None:
+            name = normalise_topic(decode_message(messages.Append, header).topic)
+            if len(self._names) >= _NAMES_CACHED:
+                self._names.clear()
+            self._names[header] = name
+        return name
+
+    # Requests.
+
+    async def answer(self, connection: Connection, kind: int, correlation: int, header: bytes) -> None:
+        handler = self._handlers.get(kind)
+        if handler is None:
+            raise BadRequest(f"there is no request of kind {kind}")
+        await handler(connection, correlation, header)
+
+    def _respond(self, connection: Connection, correlation: int, answer: msgspec.Struct) -> None:
+        connection.respond(correlation, encode_header(answer), [])
+
+    async def _hello(self, connection: Connection, correlation: int, header: bytes) -> None:
+        hello = decode_message(messages.Hello, header)
+        identity = self.broker.identity
+        assert identity is not None
+        if hello.cluster_id and hello.cluster_id != identity.cluster_id:
+            raise BadRequest(
+                f"the client expects cluster {hello.cluster_id}, this is {identity.cluster_id}",
+                hint="Check the bootstrap address: it leads to another cluster.",
+            )
+        connection.greeted = True
+        config = self.broker.config
+        answer = messages.HelloAnswer(
+            version=connection.version,
+            broker=f"ister {__version__}",
+            cluster_id=identity.cluster_id,
+            node_id=identity.node_id,
+            max_message_bytes=config.max_message_bytes,
+            max_in_flight_bytes=config.max_connection_in_flight_bytes,
+        )
+        self._respond(connection, correlation, answer)
+
+    async def _fetch(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(messages.Fetch, header)
+        topic = self.broker.find(request.topic)
+        max_bytes = max(1, min(request.max_bytes, MAX_FETCH_BYTES))
+        end = await topic.known_end()
+        if request.offset == end and request.wait_ms > 0:
+            await self._wait_for_records(topic, request.offset, min(request.wait_ms, MAX_WAIT_MS) / 1000)
+            if topic.is_deleted:
+                raise UnknownTopic(f"topic {topic.state.name} was deleted")
+        async with connection.read_slots:
+            await connection.writable.wait()
+            started = self.broker.clock.monotonic()
+            frames = await topic.read(request.offset, max_bytes)
+            answer = messages.FetchAnswer(topic.state.start_offset, topic.end_offset)
+            connection.respond(correlation, encode_header(answer), list(frames))
+            if frames:
+                self.fetch_frames.add(len(frames))
+                self.fetch_seconds.observe(self.broker.clock.monotonic() - started)
+
+    async def _wait_for_records(self, topic: TopicLog, offset: int, seconds: float) -> None:
+        woken = asyncio.Event()
+        try:
+            async with asyncio.timeout(seconds):
+                while topic.end_offset <= offset and not topic.is_deleted:
+                    topic.wait_for_commit(woken.set)
+                    await woken.wait()
+                    woken.clear()
+        except TimeoutError:
+            pass
+        finally:
+            topic.stop_waiting(woken.set)
+
+    async def _list_offsets(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(messages.ListOffsets, header)
+        topic = self.broker.find(request.topic)
+        found: list[int] = []
+        for at in request.at:
+            if at == EARLIEST:
+                found.append(topic.state.start_offset)
+            elif at == LATEST:
+                found.append(await topic.known_end())
+            elif at < 0:
+                raise BadRequest(f"{at} is no time", hint="Give microseconds since 1970, -1 or -2.")
+            else:
+                found.append(await topic.offset_at(at))
+        self._respond(connection, correlation, messages.ListOffsetsAnswer(found))
+
+    async def _create_topic(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(messages.CreateTopic, header)
+        topic = await self.broker.create_topic(request.topic, request.settings, if_absent=request.if_absent)
+        self._respond(connection, correlation, await self.broker.describe(topic))
+
+    async def _delete_topic(self, connection: Connection, correlation: int, header: bytes) -> None:
+        await self.broker.delete_topic(decode_message(messages.DeleteTopic, header).topic)
+        self._respond(connection, correlation, messages.Empty())
+
+    async def _alter_topic(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(messages.AlterTopic, header)
+        await self.broker.alter_topic(request.topic, request.settings)
+        self._respond(connection, correlation, await self.broker.describe(self.broker.find(request.topic)))
+
+    async def _list_topics(self, connection: Connection, correlation: int, header: bytes) -> None:
+        prefix = decode_message(messages.ListTopics, header).prefix
+        found = [
+            await self.broker.describe(topic, with_segments=False)
+            for name, topic in sorted(self.broker.topics.items())
+            if name.startswith(prefix)
+        ]
+        self._respond(connection, correlation, messages.TopicList(found))
+
+    async def _describe_topic(self, connection: Connection, correlation: int, header: bytes) -> None:
+        topic = self.broker.find(decode_message(messages.DescribeTopic, header).topic)
+        self._respond(connection, correlation, await self.broker.describe(topic))
+
+    async def _cluster(self, connection: Connection, correlation: int, header: bytes) -> None:
+        identity = self.broker.identity
+        assert identity is not None
+        host, port = self.advertised
+        node = messages.ClusterNode(identity.node_id, host, port)
+        self._respond(connection, correlation, messages.ClusterAnswer(identity.cluster_id, [node]))
+
+    async def _stats(self, connection: Connection, correlation: int, header: bytes) -> None:
+        uptime = int((self.broker.clock.monotonic() - self._started) * 1000)
+        answer = messages.StatsAnswer(self._read_rss(), uptime, self.broker.metrics.values())
+        self._respond(connection, correlation, answer)

@@ -1,0 +1,500 @@
+"""One topic on this node: admits appends, rolls its segments over, and reads the whole chain.
+
+It ties together what the others only know a part of: metadata says which segment is open and where it
+begins (E6), that segment's own log says where it ends, the handoff machine says whether an append may be
+admitted. Whatever an append meets, a segment being opened, handed off, or broken, it is either appended,
+held for the next segment within bounds, or refused with an error that says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ister.broker import handoff as steps
+from ister.broker.handoff import Handoff
+from ister.broker.held import HeldAppend, HeldAppends
+from ister.broker.sealed import SealedSegments
+from ister.errors import (
+    CorruptSegment,
+    IsterError,
+    MessageTooLarge,
+    OffsetOutOfRange,
+    SegmentFenced,
+    StorageFailed,
+    UnknownTopic,
+)
+from ister.frame import FrameHeader
+from ister.io.clock import Clock
+from ister.io.disk import Disk
+from ister.metadata.commands import OpenedSegment, Result, SealSegment
+from ister.metadata.state import SegmentState, TopicState
+from ister.metadata.store import MetadataStore
+from ister.wal.group_commit import FlushJob, GroupCommit
+from ister.wal.leases import Leases
+from ister.wal.reader import first_offset_at_or_after, plan_read
+from ister.wal.recovery import Recovered, SegmentIdentity, create, recover
+from ister.wal.segment import FsyncPolicy, Segment, Sink
+from ister.wal.tail import HotTail
+
+log = logging.getLogger("ister.broker.topic")
+
+Bytes = bytes | bytearray | memoryview
+
+PRODUCER_MEMORY_US = 7 * 24 * 3600 * 1_000_000
+"""Producers silent for a week are forgotten at the next seal."""
+FAULT_RETRY_SECONDS = 1.0
+PRODUCERS_PER_SEGMENT = 20_000
+"""More producers than this in one segment roll it over, so that the table stays bounded."""
+
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What all topics of a node share."""
+
+    node_id: int
+    disk: Disk
+    clock: Clock
+    metadata: MetadataStore
+    commits: GroupCommit
+    leases: Leases
+    hot: HotTail
+    sealed: SealedSegments
+    max_held_appends: int
+    max_held_bytes: int
+    max_held_seconds: float
+
+
+class TopicLog:
+    """The life of one topic: from its first segment on this node to its deletion."""
+
+    def __init__(self, storage: Storage, state: TopicState) -> None:
+        self.state = state
+        self.notes: list[str] = []
+        self._storage = storage
+        self._segment: Segment | None = None
+        self._handoff = Handoff()
+        self._held = HeldAppends(storage.max_held_appends, storage.max_held_bytes, storage.max_held_seconds)
+        self._opening: asyncio.Task[None] | None = None
+        self._handing_off: asyncio.Task[None] | None = None
+        self._effects: list[steps.Effect] = []
+        self._drained: asyncio.Event = asyncio.Event()
+        self._fault: IsterError | None = None
+        self._fault_until = 0.0
+        self._cut_at: int | None = None
+        self._deleted = False
+        self._waiters: list[Callable[[], None]] = []
+
+    # Appending.
+
+    def append(
+        self, frame: bytearray | memoryview, header: FrameHeader, sink: Sink, token: int, started: float
+    ) -> None:
+        """Take the frame or raise, at once; the sink hears the rest. No await on this path (A4)."""
+        if len(frame) > self.state.settings.max_message_bytes:
+            raise MessageTooLarge(
+                f"a batch of {len(frame)} bytes is over {self.state.settings.max_message_bytes}, "
+                f"the max_message_bytes of {self.state.name}"
+            )
+        segment = self._segment
+        if segment is not None and segment.failure is None and self._handoff.admits:
+            segment.append(frame, header, self._storage.clock.now_us(), sink, token, started)
+            if self._is_full(segment):
+                self.start_handoff()
+            return
+        self._hold(HeldAppend(frame, header, sink, token, started))
+
+    def _hold(self, append: HeldAppend) -> None:
+        if self._deleted:
+            raise UnknownTopic(f"topic {self.state.name} was deleted")
+        if self._fault is not None and self._storage.clock.monotonic() < self._fault_until:
+            raise self._fault
+        self._held.add(append, self.state.name)
+        if self._handing_off is None:
+            self._open_soon()
+
+    def _is_full(self, segment: Segment) -> bool:
+        settings = self.state.settings
+        return (
+            segment.end_offset - segment.identity.base_offset >= settings.segment_records
+            or segment.position >= settings.segment_bytes
+            or len(segment.producers) >= PRODUCERS_PER_SEGMENT
+        )
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the open segment has records and is past its age."""
+        age_us = self.state.settings.segment_age_ms * 1000
+        open_segment = self.state.open_segment
+        segment = self._segment
+        return (
+            age_us > 0
+            and segment is not None
+            and segment.end_offset > segment.identity.base_offset
+            and self._storage.clock.now_us() - open_segment.opened_at_us >= age_us
+        )
+
+    @property
+    def is_deleted(self) -> bool:
+        return self._deleted
+
+    # The segment's owner.
+
+    def committed(self, segment: Segment) -> None:
+        if segment.is_idle:
+            self._drained.set()
+        waiters, self._waiters = self._waiters, []
+        for wake in waiters:
+            wake()
+
+    def failed(self, segment: Segment, job: FlushJob) -> None:
+        """A write or sync failed. Nothing of it was acknowledged, and nothing of it will be."""
+        error = job.error
+        assert error is not None
+        key, end = segment.identity.key, segment.committed_end
+        if error.errno in _FULL_DISK and not job.during_sync:
+            fault: IsterError = StorageFailed(
+                f"the disk of node {self._storage.node_id} is full; {key} stays at offset {end}",
+                hint="Free space on the broker's disk; the client's retry then succeeds.",
+            )
+            self._set_fault(fault, cut_at=end)
+            segment.fail(fault)
+            self._held.refuse(fault)
+        else:
+            fault = SegmentFenced(
+                f"{'sync' if job.during_sync else 'write'} of {key} failed at offset {end}: {error}"
+            )
+            segment.fail(fault)
+            if self._handing_off is None:
+                self._run_soon(self._handoff.step(steps.StorageBroke(end)))
+        log.error("%s", fault.message, extra={"fields": {"segment": key, "end": end, "errno": error.errno}})
+        self._drained.set()
+
+    def _set_fault(self, fault: IsterError, *, cut_at: int | None = None) -> None:
+        self._fault = fault
+        self._fault_until = self._storage.clock.monotonic() + FAULT_RETRY_SECONDS
+        if cut_at is not None:
+            self._cut_at = cut_at
+
+    # Opening the open segment.
+
+    async def ensure_open(self) -> Segment:
+        """The open segment, opened if need be; raises what prevents it."""
+        if self._handing_off is not None:
+            await asyncio.wait([self._handing_off])
+        if self._segment is None:
+            await asyncio.wait([self._open_soon()])
+        if self._segment is None:
+            raise self._fault or UnknownTopic(f"topic {self.state.name} was deleted")
+        return self._segment
+
+    def _open_soon(self) -> asyncio.Task[None]:
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+        return self._opening
+
+    async def _open(self) -> None:
+        """Open the chain's last segment: by its log if it has one, else as a new one (E6)."""
+        state = self.state.open_segment
+        identity = self._identity(state)
+        carried, time_us = state.carried_producers, state.carried_append_time_us
+        failed, cut_at = self._segment, self._cut_at
+        try:
+            if state.log_exists:
+                recovered = await self._storage.disk.run(
+                    lambda: recover(self._storage.disk, identity, carried, time_us, cut_at=cut_at)
+                )
+            else:
+                recovered = await self._storage.disk.run(lambda: self._create(identity, state))
+                command = OpenedSegment(self.state.uid, state.segment, self._storage.node_id)
+                await self._storage.metadata.propose(command)
+        except OSError as error:
+            self._not_opened(StorageFailed(f"segment {identity.key} cannot be opened: {error}"))
+        except IsterError as error:
+            self._not_opened(error)
+        else:
+            self._opened(identity, recovered, failed)
+        finally:
+            self._opening = None
+
+    def _create(self, identity: SegmentIdentity, state: SegmentState) -> Recovered:
+        self._storage.disk.make_directory(identity.path.rpartition("/")[0])
+        return create(self._storage.disk, identity, state.carried_producers, state.carried_append_time_us)
+
+    def _opened(self, identity: SegmentIdentity, recovered: Recovered, failed: Segment | None) -> None:
+        fields = {
+            "segment": identity.key,
+            "source": recovered.source,
+            "base": identity.base_offset,
+            "end": recovered.end_offset,
+            "scanned_bytes": recovered.scanned_bytes,
+            "cut_bytes": recovered.cut_bytes,
+        }
+        log.info("segment opened", extra={"fields": fields})
+        if recovered.cut_bytes:
+            note = (
+                f"{identity.key}: recovery cut {recovered.cut_bytes} bytes after the end at offset "
+                f"{recovered.end_offset}: {recovered.cut_reason}"
+            )
+            log.warning("%s", note)
+            self.notes.append(note)
+        if failed is not None:
+            failed.close()
+        self._segment = Segment(
+            identity,
+            recovered,
+            owner=self,
+            leases=self._storage.leases,
+            commits=self._storage.commits,
+            tail=self._storage.hot.of_segment(),
+            policy=FsyncPolicy(self.state.settings.fsync),
+        )
+        self._handoff = Handoff()
+        self._fault = self._cut_at = None
+        if self._deleted:
+            self._drop_segment()
+            return
+        self._release_held()
+
+    def _not_opened(self, error: IsterError) -> None:
+        log.error("%s", error.message, extra={"fields": {"topic": self.state.name, "hint": error.hint}})
+        self._set_fault(error)
+        self._held.refuse(error)
+
+    def _release_held(self) -> None:
+        for held in self._held.release():
+            try:
+                self.append(*held)
+            except IsterError as error:
+                held.sink.refused(held.token, error)
+
+    def _identity(self, segment: SegmentState) -> SegmentIdentity:
+        path = segment_path(self.state.uid, segment)
+        return SegmentIdentity(self.state.key_of(segment), segment.uid, segment.base_offset, path)
+
+    # Handing off.
+
+    def start_handoff(self) -> None:
+        """Begin to seal the open segment; nothing happens if that is under way."""
+        if self._segment is not None and self._handoff.admits:
+            self._run_soon(self._handoff.step(steps.Close()))
+
+    def _run_soon(self, effects: list[steps.Effect]) -> None:
+        self._effects += effects
+        if self._handing_off is None:
+            self._handing_off = asyncio.get_running_loop().create_task(self._run_handoffs())
+
+    async def _run_handoffs(self) -> None:
+        """Carry out effects until there are none: an append released by one handoff may begin the next."""
+        try:
+            while self._effects:
+                segment = self._segment
+                assert segment is not None
+                match self._effects.pop(0):
+                    case steps.Drain():
+                        self._effects += await self._drain(segment)
+                    case steps.ProposeSeal(end):
+                        self._effects += await self._propose_seal(segment, end)
+                    case steps.OpenNext():
+                        self._segment = self._cut_at = None
+                        segment.close()
+                        await self._open_soon()
+        finally:
+            self._handing_off = None
+
+    async def _drain(self, segment: Segment) -> list[steps.Effect]:
+        while not segment.is_idle and segment.failure is None:
+            self._drained.clear()
+            await self._drained.wait()
+        if segment.failure is not None:
+            return self._handoff.step(steps.StorageBroke(segment.committed_end))
+        await self._checkpoint(segment)
+        return self._handoff.step(steps.Drained(segment.committed_end))
+
+    async def _checkpoint(self, segment: Segment) -> None:
+        """Make the next opening of this segment quick. Its records are durable with or without this."""
+        segment.hold()
+        try:
+            await self._storage.disk.run(segment.final_checkpoint())
+        except OSError as error:
+            log.warning("final checkpoint of %s was not written: %s", segment.identity.key, error)
+        finally:
+            segment.release()
+
+    async def _propose_seal(self, segment: Segment, end: int) -> list[steps.Effect]:
+        clock, node = self._storage.clock, self._storage.node_id
+        producers = segment.producers
+        if segment.failure is not None:
+            producers = producers.without_records_past(end)
+        command = SealSegment(
+            topic_uid=self.state.uid,
+            segment=self.state.open_segment.segment,
+            end_offset=end,
+            end_position=segment.committed_position,
+            next_leader=node,
+            next_replicas=[node],
+            producers=producers.expired(clock.now_us() - PRODUCER_MEMORY_US).rows(),
+            last_append_time_us=segment.last_append_time_us,
+            sealed_by=node,
+            sealed_at_us=clock.now_us(),
+        )
+        try:
+            outcome = await self._storage.metadata.propose(command)
+        except IsterError as error:
+            log.error("seal of %s failed: %s", segment.identity.key, error)
+            await asyncio.sleep(FAULT_RETRY_SECONDS)
+            return [] if self._deleted else self._handoff.step(steps.ProposalFailed())
+        if outcome.result is not Result.APPLIED:
+            return []  # the topic was deleted meanwhile
+        log.debug("sealed %s at %d", segment.identity.key, end)
+        return self._handoff.step(steps.SealApplied(end, outcome.index))
+
+    # Reading.
+
+    @property
+    def end_offset(self) -> int:
+        """The committed end as far as it is known; exact once the open segment is open."""
+        return self._segment.committed_end if self._segment else self.state.open_segment.base_offset
+
+    async def known_end(self) -> int:
+        if self._segment is None:
+            await self.ensure_open()
+        return self.end_offset
+
+    def read_hot(self, offset: int, max_bytes: int) -> Sequence[Bytes] | None:
+        """Frames from memory, with no await; None if they are not there."""
+        segment = self._segment
+        if segment is None or not segment.identity.base_offset <= offset < segment.committed_end:
+            return None
+        return segment.tail.read(offset, segment.committed_end, max_bytes)
+
+    async def read(self, offset: int, max_bytes: int) -> Sequence[Bytes]:
+        """Whole committed frames from the one that holds `offset`; empty at the end."""
+        end = await self.known_end()
+        if not self.state.start_offset <= offset <= end:
+            raise self.out_of_range(offset, end)
+        state = self.state.holding(offset)
+        if state is None or offset == end:
+            return []
+        segment = self._segment
+        if segment is not None and segment.identity.uid == state.uid:
+            hot = segment.tail.read(offset, segment.committed_end, max_bytes)
+            if hot is not None:
+                return hot
+            segment.hold()
+            try:
+                limit = segment.committed_position
+                plan = plan_read(segment.identity.key, segment.file, segment.index, limit, offset, max_bytes)
+                return [await self._storage.disk.run(plan.run)]
+            except OSError as error:
+                raise CorruptSegment(
+                    f"{segment.identity.key} cannot be read at offset {offset}: {error}"
+                ) from error
+            finally:
+                segment.release()
+        return await self._storage.sealed.read(self._identity(state), state, offset, max_bytes)
+
+    def out_of_range(self, offset: int, end: int) -> OffsetOutOfRange:
+        start = self.state.start_offset
+        there = f"it has {start} to {end - 1}" if end > start else f"it is empty, and starts at {end}"
+        return OffsetOutOfRange(f"offset {offset} of topic {self.state.name} is not there: {there}")
+
+    def wait_for_commit(self, wake: Callable[[], None]) -> None:
+        """Call `wake` once, at the next commit or deletion."""
+        self._waiters.append(wake)
+
+    def stop_waiting(self, wake: Callable[[], None]) -> None:
+        if wake in self._waiters:
+            self._waiters.remove(wake)
+
+    async def offset_at(self, time_us: int) -> int:
+        """The first offset appended at or after a time; the end if there is none."""
+        await self.ensure_open()
+        for state in self.state.segments:
+            if (
+                state.is_sealed
+                and state.last_append_time_us >= time_us
+                and state.end_offset != state.base_offset
+            ):
+                found = await self._storage.sealed.offset_at(self._identity(state), state, time_us)
+                if found is not None:
+                    return found
+        segment = await self.ensure_open()
+        start, limit, key = (
+            segment.index.position_for_time(time_us),
+            segment.committed_position,
+            segment.identity.key,
+        )
+        segment.hold()
+        try:
+            found = await self._storage.disk.run(
+                lambda: first_offset_at_or_after(key, segment.file, start, limit, time_us)
+            )
+        finally:
+            segment.release()
+        return segment.committed_end if found is None else found
+
+    # For people.
+
+    @property
+    def bytes(self) -> int:
+        sealed = sum(segment.end_position for segment in self.state.segments)
+        return sealed + (self._segment.position if self._segment else 0)
+
+    @property
+    def producers(self) -> int:
+        return len(self._segment.producers) if self._segment else 0
+
+    @property
+    def open_segment_bytes(self) -> int:
+        return self._segment.position if self._segment else 0
+
+    @property
+    def last_append_time_us(self) -> int:
+        return self._segment.last_append_time_us if self._segment else 0
+
+    @property
+    def trouble(self) -> str:
+        if self._fault is not None:
+            return self._fault.message
+        return self._segment.failure.message if self._segment and self._segment.failure else ""
+
+    # The end.
+
+    async def close(self) -> None:
+        """Stop cleanly: nothing is admitted any more, what was admitted is durable."""
+        if self._handing_off is not None:
+            await asyncio.wait([self._handing_off], timeout=FAULT_RETRY_SECONDS)
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        segment = self._segment
+        if segment is not None:
+            if segment.is_idle:
+                await self._checkpoint(segment)
+            self._drop_segment()
+
+    def delete(self) -> None:
+        """The topic is gone from the metadata: refuse what waits, wake readers, let go of the files."""
+        self._deleted = True
+        error = UnknownTopic(f"topic {self.state.name} was deleted")
+        if self._segment is not None:
+            self._segment.fail(error)
+        self._held.refuse(error)
+        self._drop_segment()
+        waiters, self._waiters = self._waiters, []
+        for wake in waiters:
+            wake()
+
+    def _drop_segment(self) -> None:
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+
+
+def segment_path(topic_uid: int, segment: SegmentState) -> str:
+    return f"segments/{topic_uid:016d}/{segment.segment:08d}-{segment.uid:016d}"
