@@ -13,10 +13,11 @@ first used, so that importing the package costs next to nothing.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # the one of `typing`, without importing it: type checkers know the name
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from ister.client.gathering import Receipt as Receipt
     from ister.client.log import Appended as Appended
     from ister.client.log import Log as Log
@@ -46,6 +47,8 @@ __all__ = ["__version__", *_HOMES, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
     if name in _MODULES:
         return import_module(f"ister.{name}")
     home = _HOMES.get(name)
