@@ -1,0 +1,82 @@
+"""What the commands share: the options that all of them take, and the way to a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from ister.cli.terminal import DEFAULT_BOOTSTRAP, Terminal
+
+if TYPE_CHECKING:
+    from ister.client.log import Log
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+HELP_WIDTH: Final = 100
+
+pass_terminal = click.make_pass_decorator(Terminal)
+
+
+def _keep_output(ctx: click.Context, _option: click.Parameter, value: str | None) -> None:
+    terminal = ctx.find_object(Terminal)
+    if value is not None and terminal is not None:
+        terminal.output = value
+
+
+def _keep_bootstrap(ctx: click.Context, _option: click.Parameter, value: str | None) -> None:
+    terminal = ctx.find_object(Terminal)
+    if value is not None and terminal is not None:
+        terminal.bootstrap = value
+
+
+# Both are eager and kept in the terminal at once: an error in a later option is then shown as asked for.
+output_option = click.option(
+    "--output",
+    type=click.Choice(["text", "json"]),
+    expose_value=False,
+    is_eager=True,
+    callback=_keep_output,
+    help="Text for people (the default), or JSON: one object, or one object a line.",
+)
+bootstrap_option = click.option(
+    "--bootstrap",
+    metavar="HOST:PORT",
+    expose_value=False,
+    is_eager=True,
+    callback=_keep_bootstrap,
+    help=f"The broker to ask; else ISTER_BOOTSTRAP, else {DEFAULT_BOOTSTRAP}.",
+)
+
+
+def client_options(command: F) -> F:
+    """`--bootstrap` and `--output`, for every command that talks to a broker."""
+    return output_option(bootstrap_option(command))
+
+
+def parse_pairs(pairs: tuple[str, ...], option: str) -> dict[str, str]:
+    """`name=value` options as a dictionary; a name twice is refused rather than overwritten."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint=option)
+        if name.strip() in found:
+            raise click.BadParameter(f"{name.strip()!r} is given twice", param_hint=option)
+        found[name.strip()] = value
+    return found
+
+
+def ask_broker(terminal: Terminal, work: Callable[[Log], Coroutine[Any, Any, T]]) -> T:
+    """Connect, do the work, close; the command's one way to a broker."""
+    import asyncio
+
+    import ister
+
+    async def conversation() -> T:
+        async with ister.connect(terminal.bootstrap) as log:
+            return await work(log)
+
+    return asyncio.run(conversation())

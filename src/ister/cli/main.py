@@ -1,0 +1,183 @@
+"""`ister`: the entry point, the list of commands, and what each outcome means to a script."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NoReturn
+
+import click
+
+from ister.cli.common import HELP_WIDTH, client_options
+from ister.cli.lazy import LazyCommand, LazyGroup
+from ister.cli.terminal import Terminal
+from ister.errors import (
+    ConfigError,
+    ConnectionFailed,
+    CorruptFrame,
+    CorruptSegment,
+    InvalidSetting,
+    InvalidTopicName,
+    IsterError,
+    ObjectNotFound,
+    OffsetOutOfRange,
+    RequestTimeout,
+    UnknownTopic,
+)
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+UNREACHABLE: Final = 3
+NOT_FOUND: Final = 4
+DATA_PROBLEM: Final = 5
+INTERRUPTED: Final = 130
+
+EXIT_CODES: Final = {
+    OK: "done",
+    FAILED: "the operation failed",
+    USAGE: "wrong usage: a command, option, name, setting or configuration",
+    UNREACHABLE: "no broker could be reached, or it did not answer in time",
+    NOT_FOUND: "not found: an unknown topic",
+    DATA_PROBLEM: "a problem with the data: offsets that are not there, or corrupt records",
+    INTERRUPTED: "interrupted (Ctrl-C)",
+}
+
+_BY_ERROR: Final[tuple[tuple[type[IsterError], int], ...]] = (
+    (ConfigError, USAGE),
+    (InvalidSetting, USAGE),
+    (InvalidTopicName, USAGE),
+    (ConnectionFailed, UNREACHABLE),
+    (RequestTimeout, UNREACHABLE),
+    (UnknownTopic, NOT_FOUND),
+    (ObjectNotFound, NOT_FOUND),
+    (OffsetOutOfRange, DATA_PROBLEM),
+    (CorruptFrame, DATA_PROBLEM),
+    (CorruptSegment, DATA_PROBLEM),
+)
+
+COMPLETE: Final = "_ISTER_COMPLETE"
+"""The variable by which a shell asks for completions."""
+
+COMMANDS: Final = {
+    "serve": LazyCommand("ister.cli.serve:serve", "Run a broker."),
+    "put": LazyCommand("ister.cli.put:put", "Append records to a topic."),
+    "get": LazyCommand("ister.cli.read:get", "Read records at an offset."),
+    "tail": LazyCommand("ister.cli.read:tail", "Follow a topic, live, from any place."),
+    "topic": LazyCommand("ister.cli.topic:topic", "Create, list, describe, alter and delete topics."),
+    "bench": LazyCommand("ister.cli.bench:bench", "Measure a broker beside the raw disk."),
+}
+
+EPILOG: Final = (
+    "\b\nExit codes:\n"
+    + "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
+    + "\n\n\b\nEnvironment:\n"
+    "  ISTER_BOOTSTRAP  the broker to ask when --bootstrap is not given\n"
+    "  ISTER_<SETTING>  any setting of `ister serve`, such as ISTER_DATA_DIR\n"
+    "  NO_COLOR         no colour, even on a terminal"
+)
+
+
+def _show_version(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
+    if value:
+        import ister
+
+        click.echo(f"ister {ister.__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": HELP_WIDTH},
+)
+@client_options
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version.",
+)
+def cli() -> None:
+    """A distributed commit log: one endless, gapless line of records for each topic.
+
+    \b
+    Examples:
+      ister serve                            a durable broker, here and now
+      ister put events 'hello'               append a record
+      seq 1000 | ister put events --lines    append a thousand
+      ister tail events --from start         read it all, then follow
+      ister topic describe events            what is there
+    """
+
+
+def exit_code(error: IsterError) -> int:
+    return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), FAILED)
+
+
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
+    """One run of the command line; returns its exit code."""
+    if COMPLETE in environ:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(cli, {}, "ister", COMPLETE, environ[COMPLETE])
+    terminal = Terminal(environ)
+    try:
+        # Not `cli.main`, which has its own ideas of exit codes, and of what a closed pipe means.
+        with cli.make_context("ister", list(args), obj=terminal) as context:
+            result = cli.invoke(context)
+        if result is not None:
+            from ister.cli.render import render
+
+            render(result, terminal)
+        return OK
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except IsterError as error:
+        _complain(terminal, error.code, error.message, error.hint)
+        return exit_code(error)
+    except click.exceptions.NoArgsIsHelpError as error:
+        terminal.tell(error.format_message())
+        return USAGE
+    except click.UsageError as error:
+        if _asks_for_json(args):
+            terminal.output = "json"  # the parser stopped before it came to that option
+        command = error.ctx.command_path if error.ctx is not None else "ister"
+        _complain(terminal, "usage", error.format_message(), f"See `{command} --help`.")
+        return USAGE
+    except click.ClickException as error:
+        _complain(terminal, "failed", error.format_message(), "")
+        return FAILED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Nothing may be flushed into the dead pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except (KeyboardInterrupt, click.Abort):
+        if terminal.errors_to_terminal:
+            terminal.tell("")  # after the ^C, so that the prompt has a line of its own
+        return INTERRUPTED
+
+
+def _asks_for_json(args: Sequence[str]) -> bool:
+    return "--output=json" in args or ("--output", "json") in pairwise(args)
+
+
+def _complain(terminal: Terminal, code: str, message: str, hint: str) -> None:
+    if terminal.wants_json:
+        import json
+
+        terminal.tell(json.dumps({"error": code, "message": message, "hint": hint}, ensure_ascii=False))
+        return
+    paint = terminal.paint_errors
+    terminal.tell(f"{paint('red', f'error [{code}]:')} {message}")
+    if hint:
+        terminal.tell(f"{paint('dim', 'hint:')} {hint}")
+
+
+def main() -> NoReturn:
+    sys.exit(run(sys.argv[1:], os.environ))

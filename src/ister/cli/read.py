@@ -1,0 +1,218 @@
+"""`ister get` and `ister tail`: records, from any place, as they come."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import click
+
+from ister.cli.common import ask_broker, client_options, pass_terminal
+from ister.cli.terminal import Terminal
+from ister.errors import OffsetOutOfRange
+
+if TYPE_CHECKING:
+    from ister.cli.records import Writer
+    from ister.client.log import Log
+    from ister.protocol.messages import TopicDescription
+
+WRITE_BYTES: Final = 1 << 20
+
+format_option = click.option(
+    "--format",
+    "template",
+    metavar="FORMAT",
+    help=r"How a record looks: %o offset, %t time, %u time in microseconds, %k key, %v value, %h headers, "
+    r"%s value size, %n topic, %%; and \n, \t, \0, \xHH.",
+)
+raw_option = click.option("--raw", is_flag=True, help="The values alone, byte for byte, one a line.")
+
+
+class OffsetCommand(click.Command):
+    """Takes a negative number for the offset that somebody meant, not for an option called -1."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for before, arg in pairwise(["", *args]):
+            if arg[1:].isdigit() and arg.startswith("-") and not before.startswith("-"):
+                raise click.BadParameter(f"{arg} is negative; offsets count from 0", ctx, param_hint="OFFSET")
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=OffsetCommand)
+@click.argument("topic")
+@click.argument("offset", type=click.IntRange(min=0))
+@click.option(
+    "--count", metavar="N", type=click.IntRange(min=1), default=1, show_default=True, help="How many records."
+)
+@format_option
+@raw_option
+@client_options
+@pass_terminal
+def get(terminal: Terminal, topic: str, offset: int, count: int, template: str | None, raw: bool) -> None:
+    """Read the record at OFFSET of TOPIC, or --count of them from there.
+
+    It is an error (exit code 5) if there is no record at OFFSET. If the topic ends before --count records,
+    those that are there are shown, and the standard error says how many are missing.
+
+    \b
+    Examples:
+      ister get events 42
+      ister get events 0 --count 100 --output json
+      ister get events 42 --raw > value.bin
+    """
+    write = choose_writer(terminal, topic, template, raw)
+
+    async def work(log: Log) -> int:
+        found = await log.describe_topic(topic)
+        if not found.start_offset <= offset < found.end_offset:
+            raise OffsetOutOfRange(
+                f"{found.topic} has no record at offset {offset}: it holds {_held(found)}",
+                hint="Read at an offset that is there; `ister tail` waits for new ones.",
+            )
+        return await copy(terminal, log, topic, Span(offset, min(offset + count, found.end_offset)), write)
+
+    shown = ask_broker(terminal, work)
+    if shown < count:
+        terminal.tell(f"{shown} of {count} records: {topic} ends at offset {offset + shown}")
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--from",
+    "place",
+    metavar="PLACE",
+    help="start, end, an offset, a time (2030-01-31T12:00) or a while ago ('10m ago').  "
+    "[default: end; with --no-follow: start]",
+)
+@click.option("-n", "--last", metavar="N", type=click.IntRange(min=0), help="Start with the last N records.")
+@click.option(
+    "--follow/--no-follow", default=True, show_default=True, help="Wait for new records, or stop at the end."
+)
+@click.option("--count", metavar="N", type=click.IntRange(min=1), help="Stop after this many records.")
+@format_option
+@raw_option
+@client_options
+@pass_terminal
+def tail(
+    terminal: Terminal,
+    topic: str,
+    place: str | None,
+    last: int | None,
+    follow: bool,
+    count: int | None,
+    template: str | None,
+    raw: bool,
+) -> None:
+    """Show the records of TOPIC as they come, until Ctrl-C.
+
+    On a terminal each record has its offset, time and key before it, and what a terminal would obey is
+    escaped; in a pipe there are the values alone, one a line, byte for byte. Times without a zone are local.
+
+    \b
+    Examples:
+      ister tail events                                what comes from now on
+      ister tail events -n 10                          the last ten, then what comes
+      ister tail events --from start --no-follow       all that is there
+      ister tail events --from '10m ago' --output json
+      ister tail events --format '%o %t %k %v\\n'
+      ister tail events --raw | gzip > events.gz
+    """
+    from ister.cli.records import parse_place
+
+    if place is not None and last is not None:
+        raise click.UsageError("--from and -n are two places to start from; give one of them")
+    write = choose_writer(terminal, topic, template, raw)
+    if place is None:
+        place = "end" if follow else "start"
+    start = parse_place(place, datetime.now(UTC))
+
+    async def work(log: Log) -> int:
+        span = await resolve(log, topic, start, last, follow=follow)
+        if count is not None:
+            end = span.start + count
+            span = span._replace(end=end if span.end is None else min(end, span.end))
+        if follow and terminal.is_terminal and not terminal.wants_json:
+            terminal.tell(terminal.paint_errors("dim", f"{topic} from offset {span.start}; Ctrl-C ends"))
+        return await copy(terminal, log, topic, span, write)
+
+    ask_broker(terminal, work)
+
+
+class Span(NamedTuple):
+    """The offsets to show: from `start` up to `end`, or for ever. With `follow`, those to come too."""
+
+    start: int
+    end: int | None
+    follow: bool = False
+
+
+def choose_writer(terminal: Terminal, topic: str, template: str | None, raw: bool) -> Writer:
+    from ister.cli.records import compile_format, json_lines, painted_lines, raw_lines
+
+    if sum((raw, template is not None, terminal.wants_json)) > 1:
+        raise click.UsageError(
+            "--raw, --format and --output json are three ways to show a record; choose one"
+        )
+    if terminal.wants_json:
+        from ister.names import normalise_topic
+
+        return json_lines(normalise_topic(topic))
+    if template is not None:
+        return compile_format(template, topic, escaped=terminal.is_terminal)
+    return painted_lines(terminal.paint) if terminal.is_terminal and not raw else raw_lines
+
+
+async def resolve(
+    log: Log, topic: str, start: str | int | datetime, last: int | None, *, follow: bool
+) -> Span:
+    """Where to start and to end, as offsets. A start that is not there is the broker's to refuse."""
+    found = await log.describe_topic(topic)
+    end = None if follow else found.end_offset
+    if last is not None:
+        return Span(max(found.start_offset, found.end_offset - last), end, follow)
+    if isinstance(start, datetime):
+        return Span(await log.offsets_at(topic, start), end, follow)
+    if start == "earliest":
+        return Span(found.start_offset, end, follow)
+    if start == "latest":
+        return Span(found.end_offset, end, follow)
+    assert isinstance(start, int)
+    if start > found.end_offset or start < found.start_offset:
+        raise OffsetOutOfRange(f"{found.topic} has no offset {start}: it holds {_held(found)}")
+    return Span(start, end, follow)
+
+
+def _held(found: TopicDescription) -> str:
+    if found.start_offset == found.end_offset:
+        return f"no records, and the next one gets offset {found.end_offset}"
+    return f"{found.start_offset} to {found.end_offset - 1}"
+
+
+async def copy(terminal: Terminal, log: Log, topic: str, span: Span, write: Writer) -> int:
+    """Write the records of a span as they come; returns how many there were."""
+    from ister.cli.outflow import Outflow
+    from ister.client.reader import clipped
+
+    out = Outflow(terminal)
+    shown = 0
+    if span.end is not None and span.end <= span.start:
+        return shown
+    reader = log.read(topic, start=span.start, end=span.end, follow=span.follow)
+    async with aclosing(reader.chunks()) as chunks:
+        async for chunk in chunks:
+            ready: list[bytes] = []
+            size = 0
+            for frame in chunk.frames:
+                records = clipped(frame, chunk)
+                shown += len(records)
+                ready.append(write(records))
+                size += len(ready[-1])
+                # Small frames go out together, for speed; large ones, as compressed ones may become, do not.
+                if size >= WRITE_BYTES:
+                    await out.write(b"".join(ready))
+                    ready, size = [], 0
+            await out.write(b"".join(ready))
+    return shown

@@ -1,0 +1,203 @@
+"""What commands return, and how it looks: the one place that renders output.
+
+Each kind of result knows itself as JSON objects and as text. Text may change from version to version; the
+JSON keys are for scripts, and stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from ister.cli.terminal import Paint, Terminal
+from ister.protocol.messages import SegmentDescription, TopicDescription, TopicSettings
+from ister.settings import TOPIC_SETTINGS, Kind, show
+
+NOTE_WIDTH: Final = 48
+
+
+class Result(Protocol):
+    def to_objects(self) -> Sequence[dict[str, Any]]: ...
+
+    def to_text(self, paint: Paint) -> str: ...
+
+
+def render(result: Result, terminal: Terminal) -> None:
+    if terminal.wants_json:
+        terminal.write_objects(result.to_objects())
+        return
+    text = result.to_text(terminal.paint)
+    if text:
+        terminal.say(text)
+
+
+class Done(NamedTuple):
+    """Something was done: a sentence for people, an object for scripts."""
+
+    entry: dict[str, Any]
+    text: str
+
+    def to_objects(self) -> Sequence[dict[str, Any]]:
+        return [self.entry]
+
+    def to_text(self, paint: Paint) -> str:
+        return self.text
+
+
+class TopicListing(NamedTuple):
+    topics: list[TopicDescription]
+    prefix: str = ""
+
+    def to_objects(self) -> Sequence[dict[str, Any]]:
+        return [topic_object(found) for found in self.topics]
+
+    def to_text(self, paint: Paint) -> str:
+        if not self.topics:
+            what = f"No topic starts with {self.prefix!r}." if self.prefix else "There are no topics yet."
+            return f"{what} {paint('dim', 'ister topic create NAME makes one.')}"
+        rows = [
+            [
+                paint("bold", found.topic),
+                grouped(found.start_offset),
+                grouped(found.end_offset),
+                grouped(found.end_offset - found.start_offset),
+                show_bytes(found.bytes),
+                found.settings.fsync,
+                paint("yellow", shortened("; ".join(found.notes))),
+            ]
+            for found in self.topics
+        ]
+        return table(["TOPIC", "START", "END", "RECORDS", "SIZE", "FSYNC", "NOTES"], "<>>>><<", rows, paint)
+
+
+class TopicDetail(NamedTuple):
+    topic: TopicDescription
+
+    def to_objects(self) -> Sequence[dict[str, Any]]:
+        entry = topic_object(self.topic)
+        entry["segments"] = [segment_object(segment) for segment in self.topic.segments]
+        return [entry]
+
+    def to_text(self, paint: Paint) -> str:
+        found = self.topic
+        records = found.end_offset - found.start_offset
+        facts = [
+            ("offsets", f"{grouped(found.start_offset)} to {grouped(found.end_offset)}"),
+            ("records", grouped(records)),
+            ("size", show_bytes(found.bytes)),
+            ("producers", grouped(found.producers)),
+            ("uid", str(found.uid)),
+        ]
+        lines = [paint("bold", found.topic), *pairs(facts, paint), "", paint("bold", "Settings")]
+        lines += pairs(settings_shown(found.settings), paint)
+        if found.notes:
+            lines += ["", paint("bold", "Notes"), *(f"  {paint('yellow', note)}" for note in found.notes)]
+        lines += ["", paint("bold", "Segments"), segments_table(found.segments, paint)]
+        return "\n".join(lines)
+
+
+def topic_object(found: TopicDescription) -> dict[str, Any]:
+    return {
+        "topic": found.topic,
+        "uid": found.uid,
+        "start_offset": found.start_offset,
+        "end_offset": found.end_offset,
+        "records": found.end_offset - found.start_offset,
+        "bytes": found.bytes,
+        "producers": found.producers,
+        "settings": {name: getattr(found.settings, name) for name in TOPIC_SETTINGS},
+        "notes": found.notes,
+    }
+
+
+def segment_object(segment: SegmentDescription) -> dict[str, Any]:
+    return {
+        "segment": segment.segment,
+        "uid": segment.uid,
+        "base_offset": segment.base_offset,
+        "end_offset": segment.end_offset,
+        "records": segment.end_offset - segment.base_offset,
+        "bytes": segment.bytes,
+        "leader": segment.leader,
+        "sealed": segment.sealed,
+        "state": segment.state,
+        "first_append_time_us": segment.first_append_time_us,
+        "last_append_time_us": segment.last_append_time_us,
+    }
+
+
+def settings_shown(settings: TopicSettings) -> list[tuple[str, str]]:
+    return [(name, show_setting(spec.kind, getattr(settings, name))) for name, spec in TOPIC_SETTINGS.items()]
+
+
+def show_setting(kind: Kind, value: int | str) -> str:
+    return grouped(value) if kind is Kind.COUNT and isinstance(value, int) else show(kind, value)
+
+
+def segments_table(segments: Sequence[SegmentDescription], paint: Paint) -> str:
+    rows = [
+        [
+            str(segment.segment),
+            grouped(segment.base_offset),
+            grouped(segment.end_offset),
+            grouped(segment.end_offset - segment.base_offset),
+            show_bytes(segment.bytes),
+            str(segment.leader),
+            paint({"open": "green", "sealed": "dim"}.get(segment.state, "red"), segment.state),
+        ]
+        for segment in segments
+    ]
+    headings = ["SEGMENT", "BASE", "END", "RECORDS", "BYTES", "LEADER", "STATE"]
+    return table(headings, ">>>>>><", rows, paint, indent="  ")
+
+
+def pairs(facts: Sequence[tuple[str, str]], paint: Paint) -> list[str]:
+    width = max((len(name) for name, _ in facts), default=0)
+    return [f"  {paint('dim', name.ljust(width))}  {value}" for name, value in facts]
+
+
+def table(
+    headings: Sequence[str], sides: str, rows: Sequence[Sequence[str]], paint: Paint, *, indent: str = ""
+) -> str:
+    """Aligned columns, `<` left or `>` right; a last column that is empty throughout is left out."""
+    if rows and not any(row[-1] for row in rows):
+        headings, rows = headings[:-1], [row[:-1] for row in rows]
+    widths = [
+        max(len(heading), *(visible_width(row[place]) for row in rows)) if rows else len(heading)
+        for place, heading in enumerate(headings)
+    ]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = []
+        for cell, side, width in zip(cells, sides, widths, strict=False):
+            gap = " " * (width - visible_width(cell))
+            padded.append(cell + gap if side == "<" else gap + cell)
+        return indent + "  ".join(padded).rstrip()
+
+    return "\n".join([paint("dim", line(headings)), *(line(row) for row in rows)])
+
+
+def visible_width(cell: str) -> int:
+    """Its width on the screen: colours take none."""
+    import re
+
+    return len(re.sub(r"\x1b\[[0-9;]*m", "", cell))
+
+
+def shortened(text: str) -> str:
+    """For a list; the description has it in full."""
+    return text if len(text) <= NOTE_WIDTH else f"{text[: NOTE_WIDTH - 3]}..."
+
+
+def grouped(number: int) -> str:
+    return f"{number:,}"
+
+
+def show_bytes(size: int) -> str:
+    """About how large: three digits are enough for a person; JSON has them all."""
+    number = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{size} B" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"
