@@ -1,0 +1,317 @@
+"""The log as a program holds it: append, produce, read, and the topics themselves.
+
+    async with ister.connect("127.0.0.1:9091") as log:
+        appended = await log.append("orders", [b"one", b"two"])
+        async for record in log.read("orders"):
+            print(record.offset, record.value)
+
+Every request is retried after errors that may pass, until `retry_deadline_s`. Appends carry an identity, so
+that a retry is never a second copy (A5): one for each topic that this log appends to, made at the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from ister.client.connection import Answer
+from ister.client.producer import Producer, codec_named
+from ister.client.reader import Place, Reader, wire_place
+from ister.client.retry import Retries
+from ister.client.routing import Routes
+from ister.client.sequencer import MAX_WINDOW, Sequencer
+from ister.columns import RecordHeaders
+from ister.errors import ConfigError, ConnectionFailed, IsterError, TopicExists, UnknownProducer, UnknownTopic
+from ister.io.clock import Clock, SystemClock
+from ister.io.network import Network, TcpNetwork
+from ister.names import normalise_topic
+from ister.protocol.codec import decode_header, encode_header
+from ister.protocol.messages import (
+    AlterTopic,
+    ClusterAnswer,
+    CreateTopic,
+    DeleteTopic,
+    DescribeTopic,
+    Empty,
+    Kind,
+    ListOffsets,
+    ListOffsetsAnswer,
+    ListTopics,
+    StatsAnswer,
+    TopicDescription,
+    TopicList,
+)
+
+CLIENT_NAME: Final = "ister-python/0.1.0"
+_NO_ARRAY: Final = b"\x90"
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """Where the records of one append are."""
+
+    base_offset: int
+    count: int
+    append_time_us: int
+
+    @property
+    def offsets(self) -> range:
+        return range(self.base_offset, self.base_offset + self.count)
+
+
+def connect(
+    bootstrap: str,
+    *,
+    request_timeout_s: float = 30.0,
+    connect_timeout_s: float = 5.0,
+    retry_deadline_s: float = 60.0,
+    network: Network | None = None,
+    clock: Clock | None = None,
+) -> Log:
+    """A log served at `host:port[,host:port...]`, to be used in an `async with`.
+
+    Entering it makes the first connection, and fails at once if no address answers. `request_timeout_s`
+    bounds one request, `retry_deadline_s` all the attempts at one thing. `network` and `clock` are seams.
+    """
+    for name, seconds in (
+        ("request_timeout_s", request_timeout_s),
+        ("connect_timeout_s", connect_timeout_s),
+        ("retry_deadline_s", retry_deadline_s),
+    ):
+        if seconds <= 0:
+            raise ConfigError(f"{name} is {seconds:g}", hint="Give a time above 0, in seconds.")
+    routes = Routes(
+        bootstrap, network or TcpNetwork(), client=CLIENT_NAME, connect_timeout_s=connect_timeout_s
+    )
+    return Log(routes, clock or SystemClock(), request_timeout_s, retry_deadline_s)
+
+
+class Log:
+    """Made by `connect`. Belongs to one event loop; any number of its tasks may use it at once."""
+
+    def __init__(
+        self, routes: Routes, clock: Clock, request_timeout_s: float, retry_deadline_s: float
+    ) -> None:
+        self._routes = routes
+        self._clock = clock
+        self._request_timeout_s = request_timeout_s
+        self._retry_deadline_s = retry_deadline_s
+        self._sequencers: dict[str, Sequencer] = {}
+        self._producers: list[Producer] = []
+
+    async def __aenter__(self) -> Self:
+        await self._routes.connection(None)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give up what is open and disconnect. Producers are closed by their own `async with` before."""
+        for producer in self._producers:
+            if not producer.is_closed:
+                producer.abandon("was left open when its log was closed")
+        for sequencer in self._sequencers.values():
+            sequencer.close(ConnectionFailed("the log was closed", hint="Call ister.connect again."))
+        await self._routes.close()
+
+    # Records.
+
+    async def append(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        timestamps_us: Sequence[int] | None = None,
+        headers: Sequence[RecordHeaders] | None = None,
+        compression: str = "none",
+    ) -> Appended:
+        """Append the records as one frame: all of them or none. Concurrent appends to one topic take
+        effect in the order of the calls."""
+        codec = codec_named(compression)
+        while True:
+            sequencer = self._sequencers.get(topic)
+            if sequencer is None or sequencer.finished is not None:
+                sequencer = self._own_sequencer(topic)
+            batch = sequencer.put(values, keys, timestamps_us, headers, codec)
+            try:
+                base_offset = await batch.wait(0)
+            except UnknownProducer:
+                # The log forgot an identity that had long been silent. If this frame was never in doubt it
+                # is not in the log, and may go again under a new one; otherwise the caller must know.
+                if batch.doubtful or batch.attempts > 1:
+                    raise
+                continue
+            assert batch.answer is not None
+            return Appended(base_offset, batch.count, batch.answer.append_time_us)
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        linger_ms: float = 2,
+        batch_bytes: int = 256 * 1024,
+        batch_records: int = 10_000,
+        compression: str = "none",
+        idempotent: bool = True,
+        max_in_flight: int = 5,
+        buffer_bytes: int = 32 * 1024 * 1024,
+    ) -> Producer:
+        """A producer of its own identity; use it in an `async with`.
+
+        `idempotent=False` lets a retry append a second copy, and frames change places after an error.
+        """
+        producer = Producer(
+            linger_ms=linger_ms,
+            batch_bytes=batch_bytes,
+            batch_records=batch_records,
+            buffer_bytes=buffer_bytes,
+            compression=compression,
+        )
+        producer.attach(self._sequencer(topic, max_in_flight, idempotent, producer))
+        self._producers = [known for known in self._producers if not known.is_closed]
+        self._producers.append(producer)
+        return producer
+
+    def _own_sequencer(self, topic: str) -> Sequencer:
+        """This log's own identity for a topic, whichever of its names it was called by."""
+        name = normalise_topic(topic)
+        sequencer = self._sequencers.get(name)
+        if sequencer is None or sequencer.finished is not None:
+            sequencer = self._sequencers[name] = self._sequencer(name, MAX_WINDOW)
+        self._sequencers[topic] = sequencer
+        return sequencer
+
+    def _sequencer(
+        self, topic: str, window: int, idempotent: bool = True, producer: Producer | None = None
+    ) -> Sequencer:
+        return Sequencer(
+            topic,
+            self._routes,
+            self._clock,
+            window=window,
+            idempotent=idempotent,
+            request_timeout_s=self._request_timeout_s,
+            retry_deadline_s=self._retry_deadline_s,
+            on_settled=producer.settled if producer is not None else None,
+        )
+
+    def read(
+        self,
+        topic: str,
+        *,
+        start: Place = "earliest",
+        end: int | None = None,
+        follow: bool = False,
+        last: int | None = None,
+        max_bytes: int = 1024 * 1024,
+    ) -> Reader:
+        """Read from `start` (`earliest`, `latest`, an offset, a time) or the `last` so many records.
+
+        Without `follow` it stops at the end that the topic has when the reading begins; with it, it waits
+        for more, up to `end` if that is given. `max_bytes` is about how much one fetch brings.
+        """
+        return Reader(
+            self.call,
+            normalise_topic(topic),
+            start=start,
+            end=end,
+            follow=follow,
+            last=last,
+            max_bytes=max_bytes,
+        )
+
+    # Topics.
+
+    async def create_topic(
+        self, topic: str, *, if_absent: bool = False, **settings: int | str
+    ) -> TopicDescription:
+        """Make a topic; with `if_absent` an existing one is returned as it is."""
+        name = normalise_topic(topic)
+        header = encode_header(CreateTopic(name, settings, if_absent))
+        retries = self._retries(f"creating {name}")
+        try:
+            answer = await self._attempt(retries, Kind.CREATE_TOPIC, header, name)
+        except TopicExists as error:
+            if retries.in_doubt:
+                hint = "An earlier attempt of this call may have made it; `ister topic describe` shows it."
+                raise TopicExists(error.message, hint=hint) from error
+            raise
+        return await self._described(name, answer)
+
+    async def delete_topic(self, topic: str) -> None:
+        name = normalise_topic(topic)
+        retries = self._retries(f"deleting {name}")
+        try:
+            await self._attempt(retries, Kind.DELETE_TOPIC, encode_header(DeleteTopic(name)), name)
+        except UnknownTopic:
+            if not retries.in_doubt:
+                raise  # else an earlier attempt of this call has deleted it
+
+    async def alter_topic(self, topic: str, **settings: int | str) -> TopicDescription:
+        name = normalise_topic(topic)
+        header = encode_header(AlterTopic(name, settings))
+        return await self._described(
+            name, await self.call(f"altering {name}", Kind.ALTER_TOPIC, header, name)
+        )
+
+    async def describe_topic(self, topic: str) -> TopicDescription:
+        name = normalise_topic(topic)
+        header = encode_header(DescribeTopic(name))
+        answer = await self.call(f"describing {name}", Kind.DESCRIBE_TOPIC, header, name)
+        return decode_header(TopicDescription, answer.header)
+
+    async def list_topics(self, prefix: str = "") -> list[TopicDescription]:
+        """All topics whose full name starts with `prefix`, without their segments."""
+        answer = await self.call("listing topics", Kind.LIST_TOPICS, encode_header(ListTopics(prefix)))
+        return decode_header(TopicList, answer.header).topics
+
+    async def offsets_at(self, topic: str, place: str | int | datetime) -> int:
+        """The offset at `earliest`, `latest`, or of the first record appended at or after a time
+        (a datetime, or microseconds since 1970); the end of the topic where there is no such record."""
+        name = normalise_topic(topic)
+        header = encode_header(ListOffsets(name, [wire_place(place)]))
+        answer = await self.call(f"finding offsets of {name}", Kind.LIST_OFFSETS, header, name)
+        return decode_header(ListOffsetsAnswer, answer.header).offsets[0]
+
+    async def cluster(self) -> ClusterAnswer:
+        answer = await self.call("asking for the cluster", Kind.CLUSTER, encode_header(Empty()))
+        return decode_header(ClusterAnswer, answer.header)
+
+    async def stats(self) -> StatsAnswer:
+        answer = await self.call("asking for figures", Kind.STATS, encode_header(Empty()))
+        return decode_header(StatsAnswer, answer.header)
+
+    async def _described(self, topic: str, answer: Answer) -> TopicDescription:
+        if answer.header in (b"", _NO_ARRAY):
+            return await self.describe_topic(topic)
+        return decode_header(TopicDescription, answer.header)
+
+    # Requests.
+
+    async def call(
+        self, what: str, kind: int, header: bytes, topic: str | None = None, *, wait_s: float = 0.0
+    ) -> Answer:
+        """One request that may be repeated safely, with its retries."""
+        return await self._attempt(self._retries(what), kind, header, topic, wait_s=wait_s)
+
+    def _retries(self, what: str) -> Retries:
+        return Retries(self._clock, self._retry_deadline_s, what)
+
+    async def _attempt(
+        self, retries: Retries, kind: int, header: bytes, topic: str | None, *, wait_s: float = 0.0
+    ) -> Answer:
+        timeout_s = self._request_timeout_s + wait_s
+        while True:
+            try:
+                connection = await self._routes.connection(topic)
+                return await connection.request(kind, header, timeout_s=timeout_s)
+            except IsterError as error:
+                self._routes.failed(topic, error)
+                await retries.pause(error)

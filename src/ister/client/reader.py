@@ -1,0 +1,248 @@
+"""Reading a topic as one unbroken line: fetched ahead, every frame verified, nothing skipped.
+
+While one answer is being consumed the next is already fetched, and one more waits: at most two beyond the
+one in hand, so memory is bounded by about three times `max_bytes` (or three frames, where those are larger).
+
+What can fail: a connection breaks (the reader goes on from the offset it had reached); the offset is no
+longer there (`OffsetOutOfRange`, as the broker said it); a frame is damaged (`CorruptFrame`); the line has a
+gap (`CorruptSegment`, naming both offsets). None of them is ever an end of the data (promise 5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ister.client.connection import Answer
+from ister.errors import BadRequest, CorruptSegment, OffsetOutOfRange
+from ister.frame import DEFAULT_LIMIT, Frame, Record, frames_in
+from ister.protocol.codec import decode_header, encode_header
+from ister.protocol.messages import (
+    EARLIEST,
+    LATEST,
+    Fetch,
+    FetchAnswer,
+    Kind,
+    ListOffsets,
+    ListOffsetsAnswer,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Place = str | int | datetime
+"""`earliest`, `latest`, a time, or a number: of an offset where one is read from, else microseconds."""
+
+_AHEAD: Final = 2
+_LONG_POLL_MS: Final = 10_000
+_TOO_SOON_S: Final = 0.05
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+Call = Callable[..., Awaitable[Answer]]
+"""`Log.call`: one request with its retries."""
+
+
+class Span(NamedTuple):
+    """What to read: offsets from `start`, up to `end` if there is one."""
+
+    start: int
+    end: int | None
+
+
+class Chunk(NamedTuple):
+    """Whole frames that follow each other, and which of their records are wanted."""
+
+    frames: list[Frame]
+    first_offset: int
+    end_offset: int
+
+
+def microseconds(moment: datetime) -> int:
+    """Since 1970; a time without a zone is local."""
+    return (moment.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
+
+
+def wire_place(place: Place) -> int:
+    """How a place is asked for in `ListOffsets`."""
+    if isinstance(place, datetime):
+        return microseconds(place)
+    if place == "earliest":
+        return EARLIEST
+    if place == "latest":
+        return LATEST
+    if isinstance(place, int) and not isinstance(place, bool) and place >= 0:
+        return place
+    raise BadRequest(
+        f"{place!r} is no place in a topic", hint="Use 'earliest', 'latest', a datetime, or a number from 0."
+    )
+
+
+class Reader:
+    """Made by `Log.read`. Iterate it for records, or take `frames()` or `batches()`: each begins anew."""
+
+    def __init__(
+        self,
+        call: Call,
+        topic: str,
+        *,
+        start: Place,
+        end: int | None,
+        follow: bool,
+        last: int | None,
+        max_bytes: int,
+    ) -> None:
+        if last is not None and (last < 0 or start != "earliest"):
+            raise BadRequest(
+                f"last={last} with start={start!r}", hint="Give either a start or last=N, N from 0."
+            )
+        if max_bytes < 1 or max_bytes > DEFAULT_LIMIT:
+            raise BadRequest(f"max_bytes is {max_bytes}", hint=f"Choose 1 to {DEFAULT_LIMIT}.")
+        if end is not None and end < 0:
+            raise BadRequest(f"end is {end}", hint="Offsets count from 0.")
+        wire_place(start)
+        self._call = call
+        self.topic = topic
+        self._start = start
+        self._end = end
+        self._follow = follow
+        self._last = last
+        self._max_bytes = max_bytes
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return self._records()
+
+    async def _records(self) -> AsyncGenerator[Record, None]:
+        async with aclosing(self.chunks()) as chunks:
+            async for chunk in chunks:
+                for frame in chunk.frames:
+                    for record in clipped(frame, chunk):
+                        yield record
+
+    async def frames(self) -> AsyncGenerator[Frame, None]:
+        """Whole frames, verified. The first and the last may reach beyond the offsets asked for."""
+        async with aclosing(self.chunks()) as chunks:
+            async for chunk in chunks:
+                for frame in chunk.frames:
+                    yield frame
+
+    async def batches(self, columns: Sequence[str] | None = None) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Arrow record batches of exactly the records asked for, made without touching single records."""
+        from ister.arrow import to_record_batch
+
+        async with aclosing(self.chunks()) as chunks:
+            async for chunk in chunks:
+                yield to_record_batch(
+                    chunk.frames,
+                    columns=columns,
+                    first_offset=chunk.first_offset,
+                    end_offset=chunk.end_offset,
+                )
+
+    async def chunks(self) -> AsyncGenerator[Chunk, None]:
+        """Frames as they are fetched, the next ones already on their way."""
+        span = await self._span()
+        ready: asyncio.Queue[Chunk | Exception | None] = asyncio.Queue(_AHEAD - 1)
+        fetching = asyncio.get_running_loop().create_task(self._fetch_ahead(span, ready))
+        try:
+            while (chunk := await ready.get()) is not None:
+                if isinstance(chunk, Exception):
+                    raise chunk
+                yield chunk
+        finally:
+            fetching.cancel()
+
+    # Where to begin, where to stop.
+
+    async def _span(self) -> Span:
+        """One question for all the places, so that start and end are seen at one moment."""
+        by_offset = isinstance(self._start, int)
+        asked = [EARLIEST, LATEST] if by_offset else [EARLIEST, LATEST, wire_place(self._start)]
+        answer = await self._call(
+            f"finding offsets of {self.topic}",
+            Kind.LIST_OFFSETS,
+            encode_header(ListOffsets(self.topic, asked)),
+            self.topic,
+        )
+        earliest, latest, *rest = decode_header(ListOffsetsAnswer, answer.header).offsets
+        start = rest[0] if rest else self._start
+        assert isinstance(start, int)
+        if self._last is not None:
+            start = max(earliest, latest - self._last)
+        if self._follow:
+            return Span(start, self._end)
+        if start > latest:
+            raise OffsetOutOfRange(f"offset {start} is past the end of {self.topic}, which is {latest}")
+        return Span(start, latest if self._end is None else min(self._end, latest))
+
+    # Fetching.
+
+    async def _fetch_ahead(self, span: Span, ready: asyncio.Queue[Chunk | Exception | None]) -> None:
+        offset, may_clip = span.start, True
+        try:
+            while span.end is None or offset < span.end:
+                chunk = await self._fetch(offset, span.end, may_clip)
+                if chunk is not None:
+                    offset, may_clip = chunk.frames[-1].header.end_offset, False
+                    await ready.put(chunk)
+        except Exception as error:  # whatever it is, it belongs to whoever iterates
+            await ready.put(error)
+        else:
+            await ready.put(None)
+
+    async def _fetch(self, offset: int, end: int | None, may_clip: bool) -> Chunk | None:
+        """One answer's frames; None if there was nothing yet."""
+        wait_ms = _LONG_POLL_MS if self._follow else 0
+        began = asyncio.get_running_loop().time()
+        answer = await self._call(
+            f"reading {self.topic} at offset {offset}",
+            Kind.FETCH,
+            encode_header(Fetch(self.topic, offset, self._max_bytes, wait_ms)),
+            self.topic,
+            wait_s=wait_ms / 1000,
+        )
+        frames = frames_in(answer.payload, limit=max(DEFAULT_LIMIT, len(answer.payload)))
+        if not frames:
+            await self._nothing(decode_header(FetchAnswer, answer.header), offset, began)
+            return None
+        stop = check_line(frames, self.topic, offset, may_clip)
+        if end is not None and stop > end:
+            frames = [frame for frame in frames if frame.header.base_offset < end]
+            stop = end
+        return Chunk(frames, offset, stop)
+
+    async def _nothing(self, answer: FetchAnswer, offset: int, began: float) -> None:
+        """An empty answer is right only at the end of a topic that is followed."""
+        if offset < answer.end_offset or not self._follow:
+            raise CorruptSegment(
+                f"{self.topic} ends at {answer.end_offset}, but nothing was returned at offset {offset}"
+            )
+        if asyncio.get_running_loop().time() - began < _TOO_SOON_S:
+            await asyncio.sleep(_TOO_SOON_S)  # a broker that does not wait as asked must not make us spin
+
+
+def check_line(frames: list[Frame], topic: str, offset: int, may_clip: bool) -> int:
+    """The frames follow each other from `offset` on; returns where they end. Else `CorruptSegment`."""
+    expected = offset
+    for frame in frames:
+        header = frame.header
+        starts_before = may_clip and header.base_offset <= expected < header.end_offset
+        if header.base_offset != expected and not starts_before:
+            raise CorruptSegment(
+                f"{topic} has a frame at offset {header.base_offset} where offset {expected} must follow"
+            )
+        expected, may_clip = header.end_offset, False
+    return expected
+
+
+def clipped(frame: Frame, chunk: Chunk) -> list[Record]:
+    """The records of a frame that are within the chunk's bounds."""
+    records = frame.records()
+    header = frame.header
+    if header.base_offset >= chunk.first_offset and header.end_offset <= chunk.end_offset:
+        return records
+    return records[
+        max(chunk.first_offset - header.base_offset, 0) : max(chunk.end_offset - header.base_offset, 0)
+    ]

@@ -1,0 +1,70 @@
+"""How a request is tried again: only after errors that may pass, ever more slowly, never for ever.
+
+The pause doubles from 20 ms to 2 s, and chance takes up to half of it off, so that clients which lost the
+same broker do not all come back at one moment. When the deadline has passed the last error is raised as
+what it is, with what was tried, how often and for how long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from ister.errors import IsterError, NotLeader, OutOfSequence, Overloaded
+from ister.io.clock import Clock
+
+_FIRST_PAUSE_S: Final = 0.02
+_LONGEST_PAUSE_S: Final = 2.0
+_TOKEN_SPAN: Final = 1 << 63
+
+_KNOWN_NOT_DONE: Final = (NotLeader, OutOfSequence, Overloaded)
+
+
+def leaves_doubt(error: IsterError) -> bool:
+    """Whether the request may have taken effect although it failed with this.
+
+    A broken connection, silence, and a disk that failed in the middle all leave doubt: a record that was
+    refused after a failed fsync may still be found by the recovery. An answer that refuses outright does not.
+    """
+    return error.retriable and not isinstance(error, _KNOWN_NOT_DONE)
+
+
+def pause_s(clock: Clock, failures: int) -> float:
+    """How long to wait after so many failures in a row."""
+    whole = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(failures - 1, 16))
+    return whole * (0.5 + 0.5 * clock.token() / _TOKEN_SPAN)
+
+
+def gave_up(error: IsterError, what: str, attempts: int, elapsed_s: float) -> IsterError:
+    """The last error, which now also says what was tried."""
+    tried = f"{attempts} attempt{'s' if attempts != 1 else ''} in {elapsed_s:.1f} s"
+    return type(error)(f"{what} failed after {tried}; the last error: {error.message}", hint=error.hint)
+
+
+class Retries:
+    """The attempts at one thing, until it succeeds or its time is over."""
+
+    def __init__(self, clock: Clock, deadline_s: float, what: str) -> None:
+        self._clock = clock
+        self._deadline_s = deadline_s
+        self._what = what
+        self._began = clock.monotonic()
+        self._failures = 0
+        self.in_doubt = False
+        """Whether an earlier attempt may have taken effect."""
+
+    def succeeded(self) -> None:
+        """Start counting anew: for what goes on for long, like a reader."""
+        self._began = self._clock.monotonic()
+        self._failures = 0
+
+    async def pause(self, error: IsterError) -> None:
+        """Wait before the next attempt; raises if the error will not pass or the time is over."""
+        if not error.retriable:
+            raise error
+        self.in_doubt = self.in_doubt or leaves_doubt(error)
+        self._failures += 1
+        elapsed = self._clock.monotonic() - self._began
+        if elapsed >= self._deadline_s:
+            raise gave_up(error, self._what, self._failures, elapsed) from error
+        await asyncio.sleep(min(pause_s(self._clock, self._failures), self._deadline_s - elapsed))
