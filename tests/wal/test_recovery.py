@@ -12,7 +12,6 @@ from wal_helpers import IDENTITY, new_disk, open_bench, reopen, values_in
 from ister.errors import CorruptSegment
 from ister.frame import encode
 from ister.testing import Loss, SimDisk
-from ister.wal import side_file
 
 LOG = IDENTITY.path + ".log"
 SIDE = IDENTITY.path + ".side"
@@ -184,7 +183,7 @@ def test_a_missing_log_is_an_error_never_an_empty_one() -> None:
 def small_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("ister.wal.segment", "ister.wal.side_file"):
         monkeypatch.setattr(f"{module}.CHECKPOINT_INTERVAL_BYTES", 1000)
-    monkeypatch.setattr(side_file, "INDEX_INTERVAL_BYTES", 200)
+        monkeypatch.setattr(f"{module}.INDEX_INTERVAL_BYTES", 200)
 
 
 @pytest.mark.usefixtures("small_checkpoints")

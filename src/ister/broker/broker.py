@@ -198,6 +198,10 @@ class Broker:
                 self.topics[topic.name] = TopicLog(self._storage, topic)
             case DeleteTopic():
                 self._topic_deleted(command.topic_uid)
+            case AlterTopic():
+                changed = self.metadata.state.topic_by_uid(command.topic_uid)
+                if changed is not None:
+                    self.topics[changed.name].settings_changed()
             case TrimTopic():
                 self._spawn(self._drop_trimmed(command.topic_uid))
         if not isinstance(command, AlterTopic | TrimTopic):

@@ -17,8 +17,8 @@ import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
-from ister.errors import BadRequest, CorruptFrame, IsterError, MessageTooLarge, Overloaded, RequestTimeout
-from ister.frame import Corrupt, FrameHeader, body_is_intact, check_structure, decode_header
+from ister.errors import BadRequest, IsterError, MessageTooLarge, Overloaded, RequestTimeout
+from ister.frame import admit
 from ister.protocol.codec import (
     PREAMBLE_SIZE,
     PREFIX,
@@ -83,15 +83,15 @@ class Connection(asyncio.BufferedProtocol):
         self._closed = True
         for task in self._tasks:
             task.cancel()
-        self._server.release_bytes(self.in_flight_bytes)
-        self.in_flight_bytes = 0
         self._server.closed(self)
 
     def pause_writing(self) -> None:
         self.writable.clear()
+        self._steer_reading()
 
     def resume_writing(self) -> None:
         self.writable.set()
+        self._steer_reading()
 
     def eof_received(self) -> bool:
         return False  # close: a client that sends no more wants no more
@@ -216,22 +216,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def _append(self, correlation: int, header: bytes, frame: bytearray | memoryview) -> None:
         """The hot path: check, append, remember who to answer."""
-        found = decode_header(frame, limit=len(frame))
-        if not isinstance(found, FrameHeader):
-            reason = found.reason if isinstance(found, Corrupt) else f"{found.missing} bytes are missing"
-            raise CorruptFrame(f"the append's payload is no frame: {reason}")
-        if found.size != len(frame):
-            raise CorruptFrame(f"a frame of {found.size} bytes came in a payload of {len(frame)}")
-        if not body_is_intact(found, frame):
-            raise CorruptFrame(f"body checksum does not match (frame of {found.count} records)")
-        check_structure(found, frame)
+        found = admit(frame)
+        server = self._server
         self._tokens = token = self._tokens + 1
         size = len(frame)
         self._appends[token] = (correlation, size, found.count)
         self._reserve(size)
-        server = self._server
         try:
-            server.broker.append(server.topic_name(header), frame, found, self, token, self.last_received)
+            topic = server.logs.get(header)
+            if topic is None:
+                server.append(header, frame, found, self, token)
+            else:
+                topic.append(frame, found, self, token, self.last_received)
         except IsterError:
             del self._appends[token]
             self._reserve(-size)
@@ -305,33 +301,44 @@ class Connection(asyncio.BufferedProtocol):
 
     def _reserve(self, size: int) -> None:
         """Count unanswered bytes, and stop or resume reading as they pass the bounds."""
-        config = self._server.broker.config
-        self.in_flight_bytes += size
-        total = self._server.reserve_bytes(size)
+        server = self._server
+        self.in_flight_bytes = own = self.in_flight_bytes + size
+        server.in_flight_bytes = total = server.in_flight_bytes + size
+        if (
+            own > server.connection_limit
+            or total > server.total_limit
+            or self._reading_paused
+            or server.paused
+        ):
+            self._steer_reading()
+
+    def _steer_reading(self) -> None:
+        """Read or do not read, as the bounds now say."""
+        server = self._server
+        total, own = server.in_flight_bytes, self.in_flight_bytes
         # A request that is half here must be let in, or nothing would ever make room; unless others alone
-        # are over the bound, since those will.
-        over = total - self.in_flight_bytes > config.max_in_flight_bytes or (
-            self._partial is None
-            and (
-                total > config.max_in_flight_bytes
-                or self.in_flight_bytes > config.max_connection_in_flight_bytes
-            )
+        # are over the bound, since those will. A client that does not take its answers is not asked for more.
+        over = (
+            total - own > server.total_limit
+            or not self.writable.is_set()
+            or (self._partial is None and (total > server.total_limit or own > server.connection_limit))
         )
         if over and not self._reading_paused:
             self._reading_paused = True
             self._transport.pause_reading()
-            self._server.paused(self)
+            server.paused[self] = None
         elif self._reading_paused and not over:
             self._resume()
+        if server.paused and total <= server.total_limit:
+            server.resume_paused()
 
     def resume_if_allowed(self) -> None:
-        """The shared bound has room again."""
-        if self.in_flight_bytes <= self._server.broker.config.max_connection_in_flight_bytes:
+        """The bound that all share has room again."""
+        if self.in_flight_bytes <= self._server.connection_limit and self.writable.is_set():
             self._resume()
-        else:
-            self._server.paused(self)
 
     def _resume(self) -> None:
+        self._server.paused.pop(self, None)
         if self._reading_paused and not self._closed:
             self._reading_paused = False
             self._transport.resume_reading()

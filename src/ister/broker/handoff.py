@@ -80,13 +80,15 @@ class Handoff:
     def __init__(self) -> None:
         self.phase = Phase.OPEN
         self.end_offset: int | None = None
-
-    @property
-    def admits(self) -> bool:
+        self.admits = True
         """May an append be given an offset now? Checked with no await before the enqueue (A4)."""
-        return self.phase is Phase.OPEN
 
     def step(self, event: Event) -> list[Effect]:
+        effects = self._step(event)
+        self.admits = self.phase is Phase.OPEN
+        return effects
+
+    def _step(self, event: Event) -> list[Effect]:
         match event, self.phase:
             case Close(), Phase.OPEN:
                 self.phase = Phase.DRAINING

@@ -13,6 +13,7 @@ from ister.broker.broker import Broker
 from ister.broker.connection import Connection
 from ister.broker.topic_log import TopicLog
 from ister.errors import BadRequest, Overloaded, UnknownTopic
+from ister.frame import FrameHeader
 from ister.io.network import Listener, Network
 from ister.metrics import Counter, Gauge, Histogram
 from ister.names import normalise_topic
@@ -26,7 +27,7 @@ log = logging.getLogger("ister.broker.server")
 SCRATCH_BYTES = 256 * 1024
 MAX_FETCH_BYTES = 8 * 1024 * 1024
 MAX_WAIT_MS = 60_000
-_NAMES_CACHED = 10_000
+_TOPICS_CACHED = 100_000
 
 Handler = Callable[[Connection, int, bytes], Awaitable[None]]
 
@@ -44,11 +45,17 @@ class Server:
         self._network = network
         self._read_rss = read_rss
         self._connections: dict[Connection, None] = {}
-        self._in_flight_bytes = 0
-        self._paused: dict[Connection, None] = {}
+        self.in_flight_bytes = 0
+        """Request bytes of all connections that are not answered yet."""
+        self.total_limit = broker.config.max_in_flight_bytes
+        self.connection_limit = broker.config.max_connection_in_flight_bytes
+        self.paused: dict[Connection, None] = {}
+        """Connections that are not read from, for back-pressure."""
+        self.logs: dict[bytes, TopicLog] = {}
+        """Topics by the header of an append to them: the same bytes come millions of times."""
+        broker.on_topics_changed = self.logs.clear
         self._dirty: list[Connection] = []
         self._flush_scheduled = False
-        self._names: dict[bytes, str] = {}
         self._started = broker.clock.monotonic()
         self._sweeper: asyncio.Task[None] | None = None
         self._handlers: dict[int, Handler] = {
@@ -70,11 +77,11 @@ class Server:
             self.fetch_frames,
             self.fetch_seconds,
             Gauge("connections", "Open client connections.", lambda: len(self._connections)),
-            Gauge("in_flight_bytes", "Request bytes not answered yet.", lambda: self._in_flight_bytes),
+            Gauge("in_flight_bytes", "Request bytes not answered yet.", lambda: self.in_flight_bytes),
             Gauge(
                 "paused_connections",
                 "Connections not read from, for back-pressure.",
-                lambda: len(self._paused),
+                lambda: len(self.paused),
             ),
         )
 
@@ -117,22 +124,16 @@ class Server:
 
     def closed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
-        self._paused.pop(connection, None)
+        self.paused.pop(connection, None)
+        self.in_flight_bytes -= connection.in_flight_bytes
+        connection.in_flight_bytes = 0
+        if self.paused and self.in_flight_bytes <= self.total_limit:
+            self.resume_paused()
 
-    def reserve_bytes(self, size: int) -> int:
-        """Count request bytes of any connection; returns how many there are now."""
-        self._in_flight_bytes += size
-        if size < 0 and self._paused and self._in_flight_bytes <= self.broker.config.max_in_flight_bytes:
-            paused, self._paused = self._paused, {}
-            for connection in paused:
-                connection.resume_if_allowed()
-        return self._in_flight_bytes
-
-    def release_bytes(self, size: int) -> None:
-        self.reserve_bytes(-size)
-
-    def paused(self, connection: Connection) -> None:
-        self._paused[connection] = None
+    def resume_paused(self) -> None:
+        """There is room again: read from those whose own bounds allow it."""
+        for connection in list(self.paused):
+            connection.resume_if_allowed()
 
     def will_flush(self, connection: Connection) -> None:
         """This connection has answers gathered: they go out when the commit cycle or this turn ends."""
@@ -155,15 +156,22 @@ class Server:
             for connection in list(self._connections):
                 connection.expire(now, timeout)
 
-    def topic_name(self, header: bytes) -> str:
-        """The full name of an append's topic. The same header bytes come millions of times."""
-        name = self._names.get(header)
-        if name is None:
-            name = normalise_topic(decode_message(messages.Append, header).topic)
-            if len(self._names) >= _NAMES_CACHED:
-                self._names.clear()
-            self._names[header] = name
-        return name
+    def append(
+        self,
+        header: bytes,
+        frame: bytearray | memoryview,
+        found: FrameHeader,
+        connection: Connection,
+        token: int,
+    ) -> None:
+        """An append whose header was not seen before; raises or tells the connection."""
+        name = normalise_topic(decode_message(messages.Append, header).topic)
+        self.broker.append(name, frame, found, connection, token, connection.last_received)
+        topic = self.broker.topics.get(name)
+        if topic is not None:
+            if len(self.logs) >= _TOPICS_CACHED:
+                self.logs.clear()
+            self.logs[header] = topic
 
     # Requests.
 

@@ -89,6 +89,8 @@ class TopicLog:
         self._cut_at: int | None = None
         self._deleted = False
         self._waiters: list[Callable[[], None]] = []
+        self._now_us = storage.clock.now_us
+        self.settings_changed()
 
     # Appending.
 
@@ -96,18 +98,29 @@ class TopicLog:
         self, frame: bytearray | memoryview, header: FrameHeader, sink: Sink, token: int, started: float
     ) -> None:
         """Take the frame or raise, at once; the sink hears the rest. No await on this path (A4)."""
-        if len(frame) > self.state.settings.max_message_bytes:
+        if len(frame) > self.max_frame_bytes:
             raise MessageTooLarge(
-                f"a batch of {len(frame)} bytes is over {self.state.settings.max_message_bytes}, "
-                f"the max_message_bytes of {self.state.name}"
+                f"a batch of {len(frame)} bytes is over {self.max_frame_bytes}, the max_message_bytes of "
+                f"{self.state.name}"
             )
         segment = self._segment
         if segment is not None and segment.failure is None and self._handoff.admits:
-            segment.append(frame, header, self._storage.clock.now_us(), sink, token, started)
-            if self._is_full(segment):
+            segment.append(frame, header, self._now_us(), sink, token, started)
+            if (
+                segment.end_offset >= self._full_at_offset
+                or segment.position >= self._full_at_position
+                or len(segment.producers) >= PRODUCERS_PER_SEGMENT
+            ):
                 self.start_handoff()
             return
         self._hold(HeldAppend(frame, header, sink, token, started))
+
+    def settings_changed(self) -> None:
+        """Take the limits from the settings; again whenever they or the open segment change."""
+        settings = self.state.settings
+        self.max_frame_bytes = settings.max_message_bytes
+        self._full_at_offset = self.state.open_segment.base_offset + settings.segment_records
+        self._full_at_position = settings.segment_bytes
 
     def _hold(self, append: HeldAppend) -> None:
         if self._deleted:
@@ -117,14 +130,6 @@ class TopicLog:
         self._held.add(append, self.state.name)
         if self._handing_off is None:
             self._open_soon()
-
-    def _is_full(self, segment: Segment) -> bool:
-        settings = self.state.settings
-        return (
-            segment.end_offset - segment.identity.base_offset >= settings.segment_records
-            or segment.position >= settings.segment_bytes
-            or len(segment.producers) >= PRODUCERS_PER_SEGMENT
-        )
 
     @property
     def is_old(self) -> bool:
@@ -256,6 +261,7 @@ class TopicLog:
         )
         self._handoff = Handoff()
         self._fault = self._cut_at = None
+        self.settings_changed()
         if self._deleted:
             self._drop_segment()
             return

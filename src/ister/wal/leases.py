@@ -21,23 +21,24 @@ _SHOWN = 20
 class Leases:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._held: frozenset[str] = frozenset()
+        self.held: frozenset[str] = frozenset()
+        """The keys. Swapped, never changed."""
         self.rejections = Counter("lease_rejection_count", "Appends refused for want of a lease.")
         self.update_seconds = Histogram("lease_update_duration_seconds", "Time to replace the set of leases.")
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self.held)
 
     def holds(self, key: str) -> bool:
-        return key in self._held
+        return key in self.held
 
     def replace(self, expected: frozenset[str]) -> None:
         """Hold exactly these. Nothing is added to or taken from a set in use: it is swapped."""
-        if expected == self._held:
+        if expected == self.held:
             return
         started = self._clock.monotonic()
-        added, removed = expected - self._held, self._held - expected
-        self._held = expected
+        added, removed = expected - self.held, self.held - expected
+        self.held = expected
         self.update_seconds.observe(self._clock.monotonic() - started)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("update_leases: added %s, removed %s", _shown(added), _shown(removed))
@@ -45,7 +46,7 @@ class Leases:
     def rejection(self, key: str) -> NotLeader:
         """Count and log an append without a lease; returns the error to answer it with."""
         self.rejections.add()
-        log.warning("write rejected for %s (leases: %s)", key, _shown(self._held))
+        log.warning("write rejected for %s (leases: %s)", key, _shown(self.held))
         return NotLeader(f"this node holds no lease for {key}")
 
 

@@ -27,7 +27,12 @@ from ister.wal.group_commit import FlushJob, GroupCommit
 from ister.wal.leases import Leases
 from ister.wal.producers import ProducerTable
 from ister.wal.recovery import Recovered, SegmentIdentity
-from ister.wal.side_file import CHECKPOINT_INTERVAL_BYTES, Checkpoint, encode_block
+from ister.wal.side_file import (
+    CHECKPOINT_INTERVAL_BYTES,
+    INDEX_INTERVAL_BYTES,
+    Checkpoint,
+    encode_block,
+)
 from ister.wal.tail import TailOfSegment
 
 _ALLOCATE_FIRST = 64 * 1024
@@ -78,6 +83,8 @@ class Segment:
         policy: FsyncPolicy,
     ) -> None:
         self.identity = identity
+        self._key = identity.key
+        self._uid = identity.uid
         self.policy = policy
         self.file: File = recovered.file
         self.index = recovered.index
@@ -100,6 +107,7 @@ class Segment:
         self._waiting: deque[_Waiting] = deque()
         self._repeats: list[_Waiting] = []
         self._jobs = 0
+        self._index_at = 0
         self._closing = False
 
     # Appending.
@@ -116,7 +124,7 @@ class Segment:
         """Give the frame its offsets and queue it, or raise. The sink hears of it when it is committed."""
         if self.failure is not None:
             raise self.failure
-        if not self._leases.holds(self.identity.key):
+        if self._key not in self._leases.held:
             raise self._leases.rejection(self.identity.key)
         count = header.count
         base = self.end_offset
@@ -128,13 +136,16 @@ class Segment:
         time_us = self.last_append_time_us
         if now_us > time_us:  # A6: never back
             self.last_append_time_us = time_us = now_us
-        stamp(frame, base, self.identity.uid, time_us)
+        stamp(frame, base, self._uid, time_us)
         if header.producer_id:
             self.producers.record(header.producer_id, header.sequence, count, base, time_us)
         end = base + count
-        self.index.add(base, self.position, time_us)
+        position = self.position
+        if position >= self._index_at:
+            self.index.add(base, position, time_us)
+            self._index_at = position + INDEX_INTERVAL_BYTES
         self.end_offset = end
-        self.position += len(frame)
+        self.position = position + len(frame)
         self._buffers.append(frame)
         self._waiting.append((end, sink, token, base, time_us, started))
         self.tail.add(base, frame)
