@@ -43,6 +43,9 @@ class Answers:
         self.failures.append(job)
         segment.fail(IsterError(f"disk: {job.error}"))
 
+    def stopped(self, segment: Segment) -> None:
+        assert segment.failure is not None
+
 
 def new_disk(seed: int = 0) -> SimDisk:
     disk = SimDisk(random.Random(seed))

@@ -160,9 +160,18 @@ class Broker:
             except IsterError as error:
                 log.error("topic %s cannot be opened: %s", topic.state.name, error)
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping
+
+    def drain(self) -> None:
+        """Take no more appends; those taken go on."""
+        self._stopping = True
+        self.on_topics_changed()
+
     async def stop(self) -> None:
         """Let what was admitted become durable, leave checkpoints for a quick start, close the files."""
-        self._stopping = True
+        self.drain()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -246,12 +255,12 @@ class Broker:
         started: float,
     ) -> None:
         """Append to a topic, making it first if that is allowed; raises or tells the sink."""
+        if self._stopping:
+            raise ShuttingDown(f"node {self.config.node_id} is stopping")
         topic = self.topics.get(name)
         if topic is not None:
             topic.append(frame, header, sink, token, started)
             return
-        if self._stopping:
-            raise ShuttingDown(f"node {self.config.node_id} is stopping")
         if not self.config.auto_create_topics:
             raise UnknownTopic(f"there is no topic {name}, and auto_create_topics is off")
         held = self._creating.get(name)
@@ -366,6 +375,7 @@ class Broker:
                     log.warning("topic %s: %s", topic.state.name, error)
 
     async def _look_after(self, topic: TopicLog) -> None:
+        topic.checkpoint_soon()
         if topic.is_old:
             topic.start_handoff()
         start = first_offset_to_keep(topic.state, topic.bytes, self.clock.now_us())

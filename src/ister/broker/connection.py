@@ -37,11 +37,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("ister.broker.connection")
 
 WRITE_BUFFER_BYTES = 1024 * 1024
-MAX_TASKS = 64
+MAX_TASKS = 1000
 DRAIN_LIMIT = 1 << 30
+GREETING_BYTES = 128 * 1024
+"""The most that somebody may send as the first request: nobody we know has a claim to memory yet."""
 
 _APPEND = int(Kind.APPEND)
 _HELLO = int(Kind.HELLO)
+_KINDS = frozenset(map(int, Kind))
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -137,8 +140,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._refuse_connection(error)
                 return
             position = PREAMBLE_SIZE
-        limit = self._server.broker.config.max_message_bytes
         while not self._closed:
+            limit = self._server.broker.config.max_message_bytes if self.greeted else GREETING_BYTES
             have = end - position
             if have < PREFIX_SIZE:
                 self._stash = bytes(data[position:end])
@@ -146,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
             size, correlation, kind, header_size = PREFIX.unpack_from(data, position)
             total = size + SIZE_FIELD
             if total > limit or total < PREFIX_SIZE + header_size:
-                if not self._refuse_message(total, correlation, header_size):
+                if not self._refuse_message(total, correlation, kind, header_size):
                     return
                 position += total
                 if position >= end:
@@ -162,11 +165,14 @@ class Connection(asyncio.BufferedProtocol):
             self._handle(data, position, total, correlation, kind, header_size)
             position += total
 
-    def _refuse_message(self, total: int, correlation: int, header_size: int) -> bool:
+    def _refuse_message(self, total: int, correlation: int, kind: int, header_size: int) -> bool:
         """Answer a request that cannot be taken; False if the connection cannot go on."""
         limit = self._server.broker.config.max_message_bytes
-        if total < PREFIX_SIZE + header_size or total > DRAIN_LIMIT:
-            self._refuse_connection(BadRequest(f"a message of {total} bytes with a header of {header_size}"))
+        is_garbage = total < PREFIX_SIZE + header_size or total > DRAIN_LIMIT or kind not in _KINDS
+        if is_garbage or not self.greeted:
+            self._refuse_connection(
+                BadRequest(f"a message of {total} bytes and kind {kind} with a header of {header_size}")
+            )
             return False
         self._send(
             encode_failure(
@@ -177,6 +183,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse_connection(self, error: IsterError) -> None:
         log.warning("connection refused: %s", error.message, extra={"fields": {"peer": self.peer}})
+        self.flush()
         self._transport.write(encode_failure(0, error))
         self._transport.close()
         self._closed = True
@@ -204,6 +211,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._append(correlation, header, frame)
             elif kind != _HELLO and not self.greeted:
                 raise BadRequest(f"the first request is of kind {kind}, a hello was expected")
+            elif kind == _HELLO:
+                self._server.hello(self, correlation, header)  # at once: requests may follow right behind it
             else:
                 self._start(self._server.answer(self, kind, correlation, header), correlation)
         except IsterError as error:
@@ -349,10 +358,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def expire(self, now: float, timeout: float) -> None:
         """Close if a request was begun and then nothing came, or no hello ever did."""
+        if self._closed:
+            if now - self.last_received > timeout:
+                self._transport.abort()  # it was told to go and does not even take its last answers
+            return
         unfinished = self._partial is not None or self._stash or self._skip or not self.greeted
         if unfinished and not self._reading_paused and now - self.last_received > timeout:
             self._refuse_connection(
-                RequestTimeout(f"nothing came for {timeout:.0f} s in the middle of a request")
+                RequestTimeout(f"nothing came for {timeout:g} s in the middle of a request")
             )
 
     @property

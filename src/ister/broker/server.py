@@ -19,7 +19,7 @@ from ister.metrics import Counter, Gauge, Histogram
 from ister.names import normalise_topic
 from ister.protocol import messages
 from ister.protocol.codec import decode_header as decode_message
-from ister.protocol.codec import encode_header
+from ister.protocol.codec import MAX_HEADER_BYTES, encode_header
 from ister.protocol.messages import EARLIEST, LATEST, Kind
 
 log = logging.getLogger("ister.broker.server")
@@ -59,7 +59,6 @@ class Server:
         self._started = broker.clock.monotonic()
         self._sweeper: asyncio.Task[None] | None = None
         self._handlers: dict[int, Handler] = {
-            Kind.HELLO: self._hello,
             Kind.FETCH: self._fetch,
             Kind.LIST_OFFSETS: self._list_offsets,
             Kind.CREATE_TOPIC: self._create_topic,
@@ -105,6 +104,7 @@ class Server:
             self.listener.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
+        self.broker.drain()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while loop.time() < deadline:
@@ -168,7 +168,7 @@ class Server:
         name = normalise_topic(decode_message(messages.Append, header).topic)
         self.broker.append(name, frame, found, connection, token, connection.last_received)
         topic = self.broker.topics.get(name)
-        if topic is not None:
+        if topic is not None and not self.broker.is_stopping:
             if len(self.logs) >= _TOPICS_CACHED:
                 self.logs.clear()
             self.logs[header] = topic
@@ -182,9 +182,13 @@ class Server:
         await handler(connection, correlation, header)
 
     def _respond(self, connection: Connection, correlation: int, answer: msgspec.Struct) -> None:
-        connection.respond(correlation, encode_header(answer), [])
+        header = encode_header(answer)
+        if len(header) <= MAX_HEADER_BYTES:
+            connection.respond(correlation, header, [])
+        else:
+            connection.respond(correlation, b"", [header])
 
-    async def _hello(self, connection: Connection, correlation: int, header: bytes) -> None:
+    def hello(self, connection: Connection, correlation: int, header: bytes) -> None:
         hello = decode_message(messages.Hello, header)
         identity = self.broker.identity
         assert identity is not None

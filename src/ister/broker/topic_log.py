@@ -158,7 +158,11 @@ class TopicLog:
             wake()
 
     def failed(self, segment: Segment, job: FlushJob) -> None:
-        """A write or sync failed. Nothing of it was acknowledged, and nothing of it will be."""
+        """A write or sync failed. Nothing of it was acknowledged, and nothing of it will be.
+
+        The appends that wait are refused once the cut or the seal is durable (`_opened`, `_run_handoffs`):
+        a record that was called refused never appears.
+        """
         error = job.error
         assert error is not None
         key, end = segment.identity.key, segment.committed_end
@@ -167,24 +171,25 @@ class TopicLog:
                 f"the disk of node {self._storage.node_id} is full; {key} stays at offset {end}",
                 hint="Free space on the broker's disk; the client's retry then succeeds.",
             )
-            self._set_fault(fault, cut_at=end)
-            segment.fail(fault)
-            self._held.refuse(fault)
+            self._cut_at = end
         else:
-            fault = SegmentFenced(
-                f"{'sync' if job.during_sync else 'write'} of {key} failed at offset {end}: {error}"
-            )
-            segment.fail(fault)
-            if self._handing_off is None:
-                self._run_soon(self._handoff.step(steps.StorageBroke(end)))
+            what = "sync" if job.during_sync else "write"
+            fault = SegmentFenced(f"{what} of {key} failed at offset {end}: {error}")
         log.error("%s", fault.message, extra={"fields": {"segment": key, "end": end, "errno": error.errno}})
+        segment.stop(fault)
+        if self._handing_off is not None:
+            return  # `_drain` sees it
+        if self._cut_at is not None:
+            self._open_soon()
+        else:
+            self._run_soon(self._handoff.step(steps.StorageBroke(end)))
+
+    def stopped(self, segment: Segment) -> None:
         self._drained.set()
 
-    def _set_fault(self, fault: IsterError, *, cut_at: int | None = None) -> None:
+    def _set_fault(self, fault: IsterError) -> None:
         self._fault = fault
         self._fault_until = self._storage.clock.monotonic() + FAULT_RETRY_SECONDS
-        if cut_at is not None:
-            self._cut_at = cut_at
 
     # Opening the open segment.
 
@@ -249,6 +254,7 @@ class TopicLog:
             log.warning("%s", note)
             self.notes.append(note)
         if failed is not None:
+            failed.refuse_waiting()
             failed.close()
         self._segment = Segment(
             identity,
@@ -270,6 +276,8 @@ class TopicLog:
     def _not_opened(self, error: IsterError) -> None:
         log.error("%s", error.message, extra={"fields": {"topic": self.state.name, "hint": error.hint}})
         self._set_fault(error)
+        if self._segment is not None:
+            self._segment.refuse_waiting()  # the outcome is open, and nobody can wait for ever
         self._held.refuse(error)
 
     def _release_held(self) -> None:
@@ -308,6 +316,8 @@ class TopicLog:
                         self._effects += await self._propose_seal(segment, end)
                     case steps.OpenNext():
                         self._segment = self._cut_at = None
+                        if segment.failure is not None:
+                            segment.refuse_waiting()
                         segment.close()
                         await self._open_soon()
         finally:
@@ -445,6 +455,10 @@ class TopicLog:
             segment.release()
         return segment.committed_end if found is None else found
 
+    def checkpoint_soon(self) -> None:
+        if self._segment is not None:
+            self._segment.checkpoint_soon()
+
     # For people.
 
     @property
@@ -474,6 +488,7 @@ class TopicLog:
 
     async def close(self) -> None:
         """Stop cleanly: nothing is admitted any more, what was admitted is durable."""
+        self._handoff.admits = False
         if self._handing_off is not None:
             await asyncio.wait([self._handing_off], timeout=FAULT_RETRY_SECONDS)
         if self._opening is not None:

@@ -169,6 +169,9 @@ class LocalMetadata:
         segment.fail(error)
         self._on_fatal(error)
 
+    def stopped(self, segment: Segment) -> None:
+        """Nothing to do: `failed` has said it all."""
+
     # Snapshots.
 
     async def _rotate(self) -> None:

@@ -65,6 +65,10 @@ class FlushJob:
         except OSError as error:
             self.error = error
             return
+        except Exception as error:  # a defect, but one that must not leave producers waiting for ever
+            log.exception("flush of %s failed", self.segment.identity.key)
+            self.error = OSError(errno.EIO, f"{type(error).__name__}: {error}")
+            return
         if self.side_block is not None:
             self._write_side_block(self.side_block)
 
@@ -160,6 +164,8 @@ class GroupCommit:
 
     def _start_cycle(self) -> None:
         self._scheduled = False
+        if self._running is not None:
+            return  # the `interval` timer came first; one cycle at a time, or a later one may commit first
         dirty, self._dirty = self._dirty, []
         jobs = [job for segment in dirty if (job := segment.take()) is not None]
         if not jobs:

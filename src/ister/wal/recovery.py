@@ -16,6 +16,7 @@ What recovery promises:
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 
 from ister.errors import CorruptSegment
@@ -32,6 +33,8 @@ from ister.frame import (
 from ister.io.disk import Disk, File
 from ister.wal.producers import ProducerRow, ProducerTable
 from ister.wal.side_file import Checkpoint, SparseIndex, encode_block, read_blocks
+
+log = logging.getLogger("ister.wal.recovery")
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _FRAME_LIMIT = 1 << 31
@@ -264,10 +267,14 @@ def _make_durable(state: Recovered, checkpointed: int) -> None:
         position += len(chunk)
     state.file.sync()
     if state.position > checkpointed:
-        write_checkpoint(state)
+        try:
+            _write_checkpoint(state)
+        except OSError as error:
+            # The log itself is durable; without this the next recovery scans the same part again.
+            log.warning("checkpoint at offset %d was not written: %s", state.end_offset, error)
 
 
-def write_checkpoint(state: Recovered) -> None:
+def _write_checkpoint(state: Recovered) -> None:
     entries = state.index.unsaved_below(state.position)
     block = encode_block(
         Checkpoint(

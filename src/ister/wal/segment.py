@@ -5,9 +5,10 @@ between, so that concurrent producers get offsets in the order in which their fr
 queue is made durable by `GroupCommit`, which asks again for the lease before it writes.
 
 Fault model and promise: a write or sync may fail at any time. From then on this object takes nothing more
-and acknowledges nothing more; every append that waits is refused. What happens next is the owner's
+and acknowledges nothing more. What happens next is the owner's
 decision: a full disk is cut back and the segment opened again through recovery, anything else ends the
-segment at `committed_end` and hands off (P1). So there is no state here to repair: it is dropped.
+segment at `committed_end` and hands off (P1). So there is no state here to repair: it is dropped. Only when
+the cut or the seal is durable are the waiting appends told that they were refused: then they never appear.
 
 `end_offset` is where the next record goes; `committed_end` is what readers may see and what was
 acknowledged. With one replica, committed is what is durable under the topic's fsync policy.
@@ -29,6 +30,7 @@ from ister.wal.producers import ProducerTable
 from ister.wal.recovery import Recovered, SegmentIdentity
 from ister.wal.side_file import (
     CHECKPOINT_INTERVAL_BYTES,
+    CHECKPOINT_WORTH_BYTES,
     INDEX_INTERVAL_BYTES,
     Checkpoint,
     encode_block,
@@ -63,7 +65,11 @@ class Owner(Protocol):
         ...
 
     def failed(self, segment: Segment, job: FlushJob) -> None:
-        """A write or sync failed; the segment takes nothing more."""
+        """A write or sync failed. The owner stops the segment, and refuses what waits when it can."""
+        ...
+
+    def stopped(self, segment: Segment) -> None:
+        """The segment takes nothing more: `failure` says why."""
         ...
 
 
@@ -108,7 +114,9 @@ class Segment:
         self._repeats: list[_Waiting] = []
         self._jobs = 0
         self._index_at = 0
+        self._checkpoint_asked = False
         self._closing = False
+        self._let_go = False
 
     # Appending.
 
@@ -170,7 +178,8 @@ class Segment:
     def take(self, *, sync: bool = False) -> FlushJob | None:
         """All that is queued, as a job; None, and everything refused, if the lease went meanwhile (A4)."""
         self.queued = False
-        if self.failure is not None:
+        if self.failure is not None or self._let_go:
+            # Let go of: what the `interval` policy still wanted synced was synced on the way out.
             return None
         if self._buffers and not self._leases.holds(self.identity.key):
             self.fail(self._leases.rejection(self.identity.key))
@@ -200,8 +209,10 @@ class Segment:
         return self._allocated
 
     def _checkpoint_due(self) -> bytes | None:
-        if self.position - self._checkpointed < CHECKPOINT_INTERVAL_BYTES:
+        grown = self.position - self._checkpointed
+        if grown < CHECKPOINT_INTERVAL_BYTES and not (self._checkpoint_asked and grown):
             return None
+        self._checkpoint_asked = False
         return self._make_checkpoint()
 
     def _make_checkpoint(self) -> bytes:
@@ -257,16 +268,35 @@ class Segment:
         self._repeats = still
 
     def fail(self, error: IsterError) -> None:
-        """Take nothing more, refuse all that waits. Readers keep what was committed."""
-        if self.failure is not None:
-            return
-        self.failure = error
-        self._buffers.clear()
-        self.tail.clear()
+        """Take nothing more and refuse all that waits, at once."""
+        self.stop(error)
+        self.refuse_waiting()
+
+    def stop(self, error: IsterError) -> None:
+        """Take nothing more. What waits goes on waiting: it may be on the disk, and must not be called
+        refused before it is certain that it will never be read. Readers keep what was committed."""
+        if self.failure is None:
+            self.failure = error
+            self._buffers.clear()
+            self.tail.clear()
+            self._owner.stopped(self)
+
+    def refuse_waiting(self) -> None:
+        """What waits will not be in the log: it was never written, was cut, or lies past the seal."""
+        error = self.failure
+        assert error is not None
         waiting, repeats = self._waiting, self._repeats
         self._waiting, self._repeats = deque(), []
         for _, sink, token, _, _, _ in (*waiting, *repeats):
             sink.refused(token, error)
+
+    def checkpoint_soon(self) -> None:
+        """Let the next cycle write a checkpoint, if enough came since the last one to be worth it."""
+        if self.failure is None and self.position - self._checkpointed >= CHECKPOINT_WORTH_BYTES:
+            self._checkpoint_asked = True
+            if not self.queued:
+                self.queued = True
+                self._commits.submit(self)
 
     # The way out.
 
@@ -285,7 +315,7 @@ class Segment:
 
     def close(self) -> None:
         """Close the files once nothing uses them."""
-        self._closing = True
+        self._closing = self._let_go = True
         self._close_if_idle()
 
     def hold(self) -> None:

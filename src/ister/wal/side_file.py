@@ -26,6 +26,8 @@ from ister.wal.producers import ProducerRow
 
 INDEX_INTERVAL_BYTES = 64 * 1024
 CHECKPOINT_INTERVAL_BYTES = 16 * 1024 * 1024
+CHECKPOINT_WORTH_BYTES = 1024 * 1024
+"""What a look around now and then finds worth a checkpoint, so that many slow logs open quickly too."""
 
 _BLOCK = struct.Struct("<4sII")
 _MAGIC = b"ISTC"
