@@ -1,0 +1,98 @@
+"""One broker and one Spark session for all tests here: a JVM takes longer to start than they take to run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ister import sync
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SERVE = "import sys; from ister.cli.main import main; sys.argv[0] = 'ister'; main()"
+
+Load = Callable[..., "DataFrame"]
+
+
+class BrokerProcess:
+    """`ister serve` in a directory: may be killed, and started again where it was."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._port = 0
+        self.start()
+
+    def start(self) -> None:
+        where = ["--data-dir", str(self._data_dir), "--client-port", str(self._port), "--admin-port", "-1"]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, "serve", *where, "--output", "json", "--log-level", "warning"],
+            stdout=subprocess.PIPE,
+        )
+        assert self._process.stdout is not None
+        self._port = json.loads(self._process.stdout.readline())["client_port"]
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.communicate(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    process = BrokerProcess(tmp_path_factory.mktemp("broker"))
+    yield process.address
+    process.stop()
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """One that a test may be unkind to."""
+    process = BrokerProcess(tmp_path / "data")
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def log(bootstrap: str) -> Iterator[sync.Log]:
+    with sync.connect(bootstrap) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    from ister.spark import local_session
+
+    before = dict(os.environ)
+    session = local_session("ister-tests", **{"spark.master": "local[2]", "spark.driver.memory": "1g"})
+    yield session
+    session.stop()
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture
+def load(spark: SparkSession, bootstrap: str) -> Load:
+    """`load("topic", startingOffsets=...)`: a table of it."""
+
+    def read(topic: str, schema: str | None = None, **options: Any) -> DataFrame:
+        reader = spark.read.format("ister").option("bootstrap.servers", bootstrap).option("subscribe", topic)
+        if schema is not None:
+            reader = reader.schema(schema)
+        return reader.options(**options).load()
+
+    return read
