@@ -1,0 +1,89 @@
+"""What was asked of Ister's speed and memory, and where in a run's results the answer is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+Results = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One figure: what it is, how it is shown, and the bound that it should keep."""
+
+    what: str
+    path: tuple[str, str]
+    show: Callable[[float], str]
+    least: float | None = None
+    most: float | None = None
+
+    def value(self, results: Results) -> float:
+        scenario, field = self.path
+        return float(results["ister"][scenario][field])
+
+    @property
+    def bound(self) -> str:
+        if self.least is not None:
+            return f"at least {self.show(self.least)}"
+        return f"at most {self.show(self.most)}" if self.most is not None else "stated"
+
+    def verdict(self, results: Results) -> str:
+        value = self.value(results)
+        if self.least is not None:
+            return "yes" if value >= self.least else "**no**"
+        if self.most is not None:
+            return "yes" if value <= self.most else "**no**"
+        return ""
+
+
+def rate(value: float) -> str:
+    return f"{value / 1e6:.2f} M records/s" if value >= 1e6 else f"{value:,.0f} records/s"
+
+
+def throughput(value: float) -> str:
+    return f"{value / 1000:.2f} GB/s" if value >= 1000 else f"{value:.0f} MB/s"
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:.3g} ms"
+
+
+def of_raw(value: float) -> str:
+    return f"{value:.2f} of raw"
+
+
+def times_raw(value: float) -> str:
+    return f"{value:.2f} times raw"
+
+
+def part(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def megabytes(value: float) -> str:
+    return f"{value:.0f} MB"
+
+
+ASKED: Final = (
+    Asked("100 B records, batches of 1,000", ("append", "records_per_s"), rate, least=2.5e6),
+    Asked("1 KiB records, batches of 1,000", ("append_1k", "ratio_to_raw"), of_raw, least=0.6),
+    Asked("1 KiB records, as throughput", ("append_1k", "mb_per_s"), throughput),
+    Asked(
+        "a lone 100 B record, p50, against a bare write and sync",
+        ("latency", "p50_ratio_to_raw"),
+        times_raw,
+        most=2.5,
+    ),
+    Asked("a lone 100 B record, p50", ("latency", "p50_ms"), milliseconds),
+    Asked("64 connections, 16 lone appends in flight on each", ("fanin", "records_per_s"), rate, least=1e5),
+    Asked("catch-up read of 1 KiB records, as frames", ("read", "mb_per_s"), throughput, least=1000),
+    Asked("the same as Arrow batches, against frames", ("read", "arrow_ratio_to_frames"), part, least=0.8),
+    Asked("single records in a plain Python loop", ("read", "records_per_s"), rate, least=5e5),
+    Asked("a fetch of one record from the hot tail, p50", ("read", "fetch_hot_p50_ms"), milliseconds),
+    Asked("a fetch of one record from disk, p50", ("read", "fetch_disk_p50_ms"), milliseconds),
+    Asked("1,000 topics in turn, against one topic", ("topics", "ratio_to_one_topic"), part, least=0.5),
+    Asked("broker memory, the most in any of these", ("all", "rss_mb"), megabytes, most=300),
+    Asked("`ister --help`", ("help", "p50_ms"), milliseconds, most=150),
+)

@@ -1,0 +1,1 @@
+"""What a user would pick instead, measured beside Ister where it is installed. One file for each."""

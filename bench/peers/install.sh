@@ -1,0 +1,47 @@
+#!/bin/sh
+# Install the peers that the bench measures Ister against. Nothing here runs by itself: the bench only
+# looks for them, and reports as missing what is not there.
+#
+#   sh bench/peers/install.sh            all of them
+#   sh bench/peers/install.sh kafka      one: redis, nats, kafka
+set -eu
+
+KAFKA_VERSION="${KAFKA_VERSION:-4.0.0}"
+CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/ister-bench/kafka"
+
+install_kafka() {
+    command -v mvn >/dev/null || { echo "kafka needs mvn: apt-get install maven" >&2; exit 1; }
+    mkdir -p "$CACHE"
+    cat >"$CACHE/pom.xml" <<POM
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>ister.bench</groupId>
+  <artifactId>kafka</artifactId>
+  <version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka_2.13</artifactId>
+      <version>$KAFKA_VERSION</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka-tools</artifactId>
+      <version>$KAFKA_VERSION</version>
+    </dependency>
+  </dependencies>
+</project>
+POM
+    (cd "$CACHE" && mvn -q -B dependency:copy-dependencies -DincludeScope=runtime "-DoutputDirectory=$CACHE")
+}
+
+for peer in "${@:-redis nats kafka}"; do
+    for name in $peer; do
+        case "$name" in
+            redis) apt-get install -y redis-server ;;
+            nats) apt-get install -y nats-server ;;
+            kafka) install_kafka ;;
+            *) echo "there is no peer $name: redis, nats, kafka" >&2; exit 2 ;;
+        esac
+    done
+done

@@ -1,0 +1,163 @@
+"""Measure everything once and keep it: `make bench`, or `python -m bench.run --help`.
+
+Each mode runs as the command that a person would type, on a broker of its own. The results go to
+docs/bench/results.json; the README's table and the pictures are made from that file and from nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from bench.asked import Results
+from bench.machine import machine_facts
+from bench.peers.kafka import Kafka
+from bench.peers.nats import Nats
+from bench.peers.peer import Missing, Peer
+from bench.peers.redis import Redis
+from bench.report import draw, figures, fill_figures
+from ister.bench.figures import Fields, rounded
+from ister.bench.target import scratch_directory
+from ister.bench.workload import Workload
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+ISTER: Final = (sys.executable, "-c", "from ister.cli.main import main; main()")
+PEERS: Final[tuple[Peer, ...]] = (Redis(), Nats(), Kafka())
+
+SCENARIOS: Final = {
+    "append": ("append", {"size": 100, "batch": 1000, "records": 1_000_000}),
+    "append_1k": ("append", {"size": 1024, "batch": 1000, "records": 150_000}),
+    "latency": ("latency", {"size": 100, "records": 3000}),
+    "fanin": ("fanin", {"size": 100, "connections": 64, "in-flight": 16, "records": 200_000}),
+    "read": ("read", {"size": 1024, "batch": 1000, "records": 300_000}),
+    "topics": ("topics", {"size": 100, "batch": 1000, "topics": 1000, "records": 2_000_000}),
+}
+"""By name in the results: the mode, and its options."""
+QUICK_PART: Final = 20
+HELP_RUNS: Final = 11
+PEER_REPEATS: Final = 5
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def ister_bench(mode: str, options: dict[str, int]) -> Fields:
+    """`ister bench`, in a process of its own, as a person would run it."""
+    given = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    command = [*ISTER, "bench", mode, *given, "--output", "json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE)
+    if done.returncode != 0:
+        sys.exit(f"`ister bench {mode} {' '.join(given)}` failed, as it said above; nothing is kept")
+    fields: Fields = json.loads(done.stdout)
+    return fields
+
+
+def measure_help() -> Fields:
+    """From the start of the process to its end: what a person waits for."""
+    seconds = []
+    for _ in range(HELP_RUNS):
+        began = time.perf_counter()
+        subprocess.run([*ISTER, "--help"], stdout=subprocess.DEVNULL, check=True)
+        seconds.append(time.perf_counter() - began)
+    return {"p50_ms": rounded(median(seconds) * 1000), "repeats": HELP_RUNS}
+
+
+def measure_ister(quick: bool, repeats: int | None, only: Sequence[str]) -> dict[str, Fields]:
+    results: dict[str, Fields] = {}
+    for name, (mode, options) in SCENARIOS.items():
+        if only and name not in only:
+            continue
+        say(f"ister bench {mode}: {name}")
+        asked = dict(options)
+        if quick:
+            asked["records"] = max(asked["records"] // QUICK_PART, 1)
+        if repeats is not None:
+            asked["repeats"] = repeats
+        results[name] = ister_bench(mode, asked)
+    if not only:
+        results["all"] = {"rss_mb": max(float(found["rss_mb"]) for found in results.values())}
+        results["help"] = measure_help()
+    return results
+
+
+def measure_peer(peer: Peer, work: Workload, lone: Workload) -> dict[str, Any]:
+    """Its fields; or that it is missing, and how to get it. Never a guess."""
+    found = peer.find()
+    if isinstance(found, Missing):
+        say(f"{peer.name}: missing")
+        return {"status": "missing", "how": found.how}
+    say(f"{peer.name} {found.version}")
+    with scratch_directory() as directory:
+        try:
+            results = peer.run(work, lone, directory)
+        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+            return {
+                "status": "failed",
+                "version": found.version,
+                "how": str(error).replace(str(directory), ""),
+            }
+    facts = {"status": "measured", "version": found.version, "how": found.how, "synced": found.synced}
+    return {**facts, **results}
+
+
+def measure_peers(quick: bool, repeats: int | None) -> dict[str, Any]:
+    part, repeats = QUICK_PART if quick else 1, repeats or PEER_REPEATS
+    work = Workload(records=2_000_000 // part, size=100, batch=1000, in_flight=8, repeats=repeats)
+    lone = Workload(records=3000 // part, size=100, batch=1, in_flight=1, repeats=repeats)
+    return {peer.name: measure_peer(peer, work, lone) for peer in PEERS}
+
+
+def keep(results: Results, root: Path) -> None:
+    """The file, the pictures and the README's table: all from the same results."""
+    kept = root / "docs" / "bench" / "results.json"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    for name, picture in draw(results).items():
+        path = root / "docs" / "pictures" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(picture, encoding="utf-8")
+    readme = root / "README.md"
+    readme.write_text(fill_figures(readme.read_text(encoding="utf-8"), results), encoding="utf-8")
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--quick", action="store_true", help=f"a {QUICK_PART}th of the records")
+    parser.add_argument("--repeats", type=int, help="repetitions of each phase (else each mode's own)")
+    parser.add_argument(
+        "--only", nargs="+", choices=list(SCENARIOS), default=[], help="print these, keep nothing"
+    )
+    parser.add_argument("--no-peers", action="store_true", help="leave the peers out")
+    parser.add_argument("--peers", action="store_true", help="the peers alone; print them, keep nothing")
+    parser.add_argument("--dry-run", action="store_true", help="measure and print, keep nothing")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    asked = parse(arguments)
+    results: Results = {
+        "measured_at": time.strftime("%Y-%m-%d", time.gmtime()),
+        "quick": asked.quick,
+        "machine": machine_facts(Path.cwd()),
+        "ister": {} if asked.peers else measure_ister(asked.quick, asked.repeats, asked.only),
+        "peers": {} if asked.no_peers or asked.only else measure_peers(asked.quick, asked.repeats),
+    }
+    partial = asked.only or asked.peers
+    if partial or asked.dry_run:
+        print(json.dumps(results, indent=2))
+        return 0
+    keep(results, ROOT)
+    print(figures(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,160 @@
+"""Percentiles, medians, the bare loop, and what becomes of a run: the table, the pictures."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.asked import ASKED
+from bench.peers.peer import Found, Missing
+from bench.plot import Bar, bar_chart
+from bench.report import END, START, draw, figures, fill_figures
+from bench.run import keep, measure_peer
+
+from ister.bench.figures import Fields, Repetition, percentile, summarise
+from ister.bench.raw import raw_file, time_reads, time_writes
+from ister.bench.workload import Workload, records_like
+from ister.errors import ConfigError
+
+FIELDS = {
+    "records_per_s": 1.0,
+    "mb_per_s": 2.0,
+    "p50_ms": 3.0,
+    "p99_ms": 4.0,
+    "p999_ms": 5.0,
+    "rss_mb": 6.0,
+    "raw_mb_per_s": 7.0,
+    "ratio_to_raw": 0.5,
+}
+
+
+def a_run() -> dict[str, Any]:
+    scenarios: dict[str, dict[str, float]] = {}
+    for asked in ASKED:
+        scenario, field = asked.path
+        found = scenarios.setdefault(scenario, dict(FIELDS))
+        found[field] = asked.least or asked.most or 1.0
+    scenarios["latency"]["raw_p50_ms"] = 0.1
+    return {
+        "quick": False,
+        "machine": {
+            "cores": 2,
+            "memory_gb": 8.0,
+            "filesystem": "ext4",
+            "kernel": "Linux 6",
+            "python": "3.11",
+        },
+        "ister": scenarios,
+        "peers": {
+            "redis": {"status": "missing", "how": "apt-get install redis-server"},
+            "nats": {"version": "9", "how": "unsynced", "synced": False, "append": FIELDS, "latency": FIELDS},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"), [(0.5, 50.0), (0.99, 99.0), (0.999, 100.0), (1.0, 100.0), (0.0, 1.0)]
+)
+def test_a_percentile_is_the_value_that_so_many_are_not_above(part: float, expected: float) -> None:
+    assert percentile([float(value) for value in range(1, 101)], part) == expected
+
+
+def test_the_median_is_reported_and_the_ratio_is_of_seconds_for_the_same_records() -> None:
+    repetitions = [Repetition(100, 1_000_000, seconds, [0.001], 0.5, 10) for seconds in (1.0, 2.0, 50.0)]
+    found = summarise(repetitions, 3_000_000)
+    assert found["records_per_s"] == 50.0
+    assert found["mb_per_s"] == 0.5
+    assert found["raw_mb_per_s"] == 2.0
+    assert found["ratio_to_raw"] == 0.25
+    assert found["rss_mb"] == 3.0
+    assert found["repeats"] == 3
+
+
+def test_the_bare_loop_writes_all_bytes_in_cycles_of_the_size_asked_for(tmp_path: Path) -> None:
+    with raw_file(tmp_path) as file:
+        assert len(time_writes(file, 1000, 300)) == 4
+        assert len(time_writes(file, 200, 200, position=1000)) == 1
+        assert b"\0" * 8 not in file.read(1200, 0)
+        assert file.read(1, 1200) in (b"", b"\0")
+        assert time_reads(file, 1200, 500) > 0
+
+
+def test_records_are_of_the_size_asked_for_and_the_same_in_every_run() -> None:
+    assert records_like(1, 3, 10) == records_like(1, 3, 10)
+    assert records_like(1, 3, 10) != records_like(2, 3, 10)
+    assert [len(record) for record in records_like(0, 3, 10)] == [10, 10, 10]
+    assert records_like(0, 2, 0) == [b"", b""]
+
+
+def test_a_workload_of_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="records is 0"):
+        Workload(records=0, size=1, batch=1, in_flight=1)
+
+
+def test_the_table_has_every_figure_asked_for_and_says_which_were_not_kept() -> None:
+    run = a_run()
+    kept = figures(run)
+    for asked in ASKED:
+        assert f"| {asked.what} | {asked.bound} |" in kept
+    assert "**no**" not in kept
+    run["ister"]["fanin"]["records_per_s"] = 99_999.0
+    assert "| at least 100,000 records/s | 99,999 records/s | **no** |" in figures(run)
+
+
+def test_a_quick_run_says_so() -> None:
+    assert "One run on 2 cores" in figures(a_run())
+    assert "One quick run on 2 cores" in figures({**a_run(), "quick": True})
+
+
+def test_a_missing_peer_is_shown_as_missing_and_has_no_bar() -> None:
+    run = a_run()
+    assert "| Redis Streams | missing | | | apt-get install redis-server |" in figures(run)
+    assert "| Kafka | not asked for | | |  |" in figures(run)
+    picture = draw(run)["bench-append.svg"]
+    assert "Redis" not in picture
+    assert "NATS JetStream (not synced)" in picture
+
+
+def test_a_peer_that_is_not_installed_is_reported_with_how_to_get_it() -> None:
+    class Absent:
+        name = "absent"
+
+        def find(self) -> Found | Missing:
+            return Missing("apt-get install absent")
+
+        def run(self, work: Workload, lone: Workload, directory: Path) -> dict[str, Fields]:
+            raise AssertionError("what is missing is not run")
+
+    work = Workload(records=1, size=1, batch=1, in_flight=1)
+    assert measure_peer(Absent(), work, work) == {"status": "missing", "how": "apt-get install absent"}
+
+
+def test_only_what_is_between_the_marks_is_replaced() -> None:
+    page = f"before\n{START}\nold\n{END}\nafter\n"
+    filled = fill_figures(page, a_run())
+    assert filled.startswith(f"before\n{START}\n|") and filled.endswith(f"{END}\nafter\n")
+    assert "old" not in filled
+    assert fill_figures(filled, a_run()) == filled
+    with pytest.raises(ValueError, match="figures:start"):
+        fill_figures("no marks", a_run())
+
+
+def test_a_run_is_kept_as_results_pictures_and_table(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(f"{START}\n{END}\n")
+    keep(a_run(), tmp_path)
+    made = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    pictures = {"docs/pictures/bench-append.svg", "docs/pictures/bench-latency.svg"}
+    assert made == {"README.md", "docs/bench/results.json", *pictures}
+    table = (tmp_path / "README.md").read_text()
+    assert all(path in made for path in re.findall(r"!\[.*?\]\((.*?)\)", table))
+
+
+def test_a_chart_is_well_formed_and_its_bars_are_in_proportion() -> None:
+    chart = bar_chart("a < b & c", "note", [Bar("one", 10, "10"), Bar("half", 5, "5", is_own=True)])
+    root = ET.fromstring(chart)
+    bars = [float(found.attrib["width"]) for found in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert bars[0] == pytest.approx(2 * bars[1])
+    assert "prefers-color-scheme: dark" in chart
