@@ -26,7 +26,7 @@ from ister.client.gathering import Receipt as AsyncReceipt
 from ister.client.gathering import as_bytes, measured
 from ister.client.log import Appended
 from ister.client.producer import Producer as AsyncProducer
-from ister.client.reader import Chunk, Place, clipped
+from ister.client.reader import Chunk, Place, batches_in, clipped
 from ister.client.reader import Reader as AsyncReader
 from ister.columns import RecordHeaders
 from ister.errors import ConnectionFailed, InvariantBroken, IsterError
@@ -211,12 +211,8 @@ class Reader:
             yield from chunk.frames
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        from ister.arrow import to_record_batch
-
         for chunk in self._chunks():
-            yield to_record_batch(
-                chunk.frames, columns=columns, first_offset=chunk.first_offset, end_offset=chunk.end_offset
-            )
+            yield from batches_in(chunk, columns)
 
     def _chunks(self) -> Iterator[Chunk]:
         chunks = self._reader.chunks()

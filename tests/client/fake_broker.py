@@ -34,7 +34,8 @@ from ister.protocol import messages as m
 class Fault(Enum):
     DROP_BEFORE = auto()  # the connection breaks, and the request had no effect
     DROP_AFTER = auto()  # the request has taken effect, and its answer is lost with the connection
-    SILENCE = auto()  # no answer ever comes
+    SILENCE = auto()  # the request had no effect, and no answer ever comes
+    LOST_ANSWER = auto()  # the request has taken effect, and no answer ever comes
 
 
 AppendFault = Fault | IsterError | None
@@ -264,9 +265,10 @@ class _Session(asyncio.BufferedProtocol):
         elif fault is Fault.DROP_BEFORE:
             self.transport.abort()
         elif fault is not Fault.SILENCE:
-            self.muted = fault is Fault.DROP_AFTER
+            self.muted = fault in (Fault.DROP_AFTER, Fault.LOST_ANSWER)
             self.apply(correlation, kind, header, payload)
-            if self.muted:
+            self.muted = False
+            if fault is Fault.DROP_AFTER:
                 self.transport.abort()
 
     def apply(self, correlation: int, kind: int, header: bytes, payload: bytearray) -> None:

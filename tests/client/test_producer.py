@@ -172,9 +172,12 @@ def test_without_idempotence_a_lost_answer_is_a_second_copy() -> None:
     run(body)
 
 
-def test_an_out_of_sequence_answer_is_put_right_by_resending_from_the_oldest() -> None:
+@pytest.mark.parametrize("refused", [0, 2])
+def test_an_out_of_sequence_answer_is_put_right_by_resending_from_the_oldest(refused: int) -> None:
+    """Where the very first frame was refused, the log says of the next that it does not know the producer."""
+
     async def body(broker: FakeBroker, log: ister.Log) -> None:
-        broker.on_append = once(Overloaded("busy"), at=2)
+        broker.on_append = once(Overloaded("busy"), at=refused)
         async with log.producer("orders", linger_ms=0, batch_records=1) as producer:
             receipts = [await producer.submit(b"%d" % number) for number in range(20)]
             assert [await receipt for receipt in receipts] == list(range(20))

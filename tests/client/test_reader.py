@@ -10,7 +10,9 @@ from fake_broker import FakeBroker, Fault
 from test_append import run
 
 import ister
+from ister.client.reader import check_line
 from ister.errors import BadRequest, CorruptFrame, CorruptSegment, IsterError, OffsetOutOfRange, UnknownTopic
+from ister.frame import Frame, encode, frames_in, stamp
 from ister.protocol.messages import Kind
 
 TOPIC = "default/orders"
@@ -128,6 +130,19 @@ def test_a_gap_between_two_fetches_is_found_too() -> None:
             await offsets(log.read("orders", max_bytes=1))
 
     run(body)
+
+
+def test_frames_that_overlap_are_an_error_and_only_the_first_may_start_early() -> None:
+    def frame(base_offset: int) -> Frame:
+        data = bytearray(encode([b"x"] * 10))
+        stamp(data, base_offset, 1, 1)
+        return frames_in(data)[0]
+
+    assert check_line([frame(0), frame(10)], TOPIC, 5, may_clip=True) == 20
+    with pytest.raises(CorruptSegment, match="offset 5 where offset 10 must follow"):
+        check_line([frame(0), frame(5)], TOPIC, 5, may_clip=True)
+    with pytest.raises(CorruptSegment, match="offset 0 where offset 5 must follow"):
+        check_line([frame(0)], TOPIC, 5, may_clip=False)
 
 
 def test_an_early_end_is_no_end() -> None:

@@ -8,7 +8,7 @@ import pytest
 from fake_broker import AppendFault, FakeBroker, Fault
 
 import ister
-from ister.errors import NotLeader, Overloaded
+from ister.errors import ConnectionFailed, NotLeader, Overloaded, RequestTimeout
 from ister.frame import FrameHeader
 from ister.testing import SimClock, SimNetwork, VirtualLoop, simulate
 
@@ -60,3 +60,32 @@ def test_a_producer_through_random_resets_is_exactly_once_and_in_order(seed: int
     assert values == [b"%d" % number for number in range(COUNT)]
     assert offsets == list(range(COUNT))
     assert seen == list(range(COUNT))
+
+
+async def lose_every_answer(loop: VirtualLoop) -> list[bytes | None]:
+    """Three frames are appended and never answered; the first one's time is over before the others'."""
+    network = SimNetwork(loop.fork("network"), trace=loop.trace)
+    broker = FakeBroker(network.host("broker"))
+    broker.on_append = lambda header: Fault.LOST_ANSWER
+    address = await broker.start("broker", 9091)
+    clock = SimClock(loop, loop.fork("clock"))
+    client = network.host("client")
+    async with ister.connect(
+        address, network=client, clock=clock, request_timeout_s=2, retry_deadline_s=10
+    ) as log:
+        appends = [loop.create_task(log.append("orders", [b"0"]))]
+        await asyncio.sleep(1)
+        appends += [loop.create_task(log.append("orders", [value])) for value in (b"1", b"2")]
+        results = await asyncio.gather(*appends, return_exceptions=True)
+        assert all(isinstance(result, RequestTimeout | ConnectionFailed) for result in results), results
+        broker.on_append = lambda header: None
+        await log.append("orders", [b"3"])
+    await broker.stop()
+    return broker.topics[TOPIC].values()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_frames_in_doubt_never_get_a_fresh_identity(seed: int) -> None:
+    """Nobody knows whether they are in the log: under a new identity they would be there twice (A5)."""
+    values = simulate(lose_every_answer, seed=seed, limit_seconds=3600)
+    assert values == [b"0", b"1", b"2", b"3"]

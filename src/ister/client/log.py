@@ -265,12 +265,12 @@ class Log:
         name = normalise_topic(topic)
         header = encode_header(DescribeTopic(name))
         answer = await self.call(f"describing {name}", Kind.DESCRIBE_TOPIC, header, name)
-        return decode_header(TopicDescription, answer.header)
+        return decode_header(TopicDescription, answer.header or answer.payload)
 
     async def list_topics(self, prefix: str = "") -> list[TopicDescription]:
         """All topics whose full name starts with `prefix`, without their segments."""
         answer = await self.call("listing topics", Kind.LIST_TOPICS, encode_header(ListTopics(prefix)))
-        return decode_header(TopicList, answer.header).topics
+        return decode_header(TopicList, answer.header or answer.payload).topics
 
     async def offsets_at(self, topic: str, place: str | int | datetime) -> int:
         """The offset at `earliest`, `latest`, or of the first record appended at or after a time
@@ -291,7 +291,7 @@ class Log:
     async def _described(self, topic: str, answer: Answer) -> TopicDescription:
         if answer.header in (b"", _NO_ARRAY):
             return await self.describe_topic(topic)
-        return decode_header(TopicDescription, answer.header)
+        return decode_header(TopicDescription, answer.header or answer.payload)
 
     # Requests.
 

@@ -11,7 +11,7 @@ gap (`CorruptSegment`, naming both offsets). None of them is ever an end of the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -130,16 +130,10 @@ class Reader:
 
     async def batches(self, columns: Sequence[str] | None = None) -> AsyncGenerator[pa.RecordBatch, None]:
         """Arrow record batches of exactly the records asked for, made without touching single records."""
-        from ister.arrow import to_record_batch
-
         async with aclosing(self.chunks()) as chunks:
             async for chunk in chunks:
-                yield to_record_batch(
-                    chunk.frames,
-                    columns=columns,
-                    first_offset=chunk.first_offset,
-                    end_offset=chunk.end_offset,
-                )
+                for batch in batches_in(chunk, columns):
+                    yield batch
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Frames as they are fetched, the next ones already on their way."""
@@ -221,6 +215,16 @@ class Reader:
             )
         if asyncio.get_running_loop().time() - began < _TOO_SOON_S:
             await asyncio.sleep(_TOO_SOON_S)  # a broker that does not wait as asked must not make us spin
+
+
+def batches_in(chunk: Chunk, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+    """The wanted records of a chunk as Arrow batches: large frames in place, small ones joined."""
+    from ister.arrow import batches_of, to_record_batch
+
+    for frames in batches_of(chunk.frames):
+        yield to_record_batch(
+            frames, columns=columns, first_offset=chunk.first_offset, end_offset=chunk.end_offset
+        )
 
 
 def check_line(frames: list[Frame], topic: str, offset: int, may_clip: bool) -> int:

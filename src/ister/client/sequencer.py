@@ -93,8 +93,11 @@ class Sequencer:
 
     @property
     def has_slot(self) -> bool:
-        """Whether a frame put now would go out now."""
-        return len(self._queue) < self.window
+        """Whether a frame put now would go out now, or with the next round."""
+        if len(self._queue) < self.window:
+            return True
+        # One that failed for good stays in the queue until the round is over, and takes nobody's place.
+        return len(self.unsettled()) < self.window
 
     def unsettled(self) -> list[Batch]:
         return [batch for batch in self._queue if not batch.is_settled]

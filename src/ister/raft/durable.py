@@ -1,0 +1,303 @@
+"""Raft's log, vote and snapshots on disk: the `Storage` that a node really runs on.
+
+    raft/journal-<number>.log    frames of the log engine, each one `append`: entries and a hard state
+    raft/snapshot                the newest snapshot: metadata, data, checksum
+    raft/incoming                chunks of a snapshot on its way in
+
+The journal is append-only: an entry that replaces a conflicting one is simply written later, and loading
+folds the records in order (an entry cuts everything from its index on; the last hard state holds). So
+nothing durable is ever overwritten, and loading consumes nothing: any number of restarts see the same.
+
+A frame is all or nothing, which gives the contract's "one call is never seen in part". Compaction writes a
+new journal whose first frame is all that is kept; until that frame is durable the old journal counts, and
+afterwards the new one does, whichever files a crash leaves behind.
+
+Fault model: as in `ister.raft.storage`. Damage before a journal's tail, or in the snapshot, is an error that
+stops the start: a node that forgets its vote or its log must not come back as the same node (I2, R1).
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Sequence
+
+import msgspec
+
+from ister.errors import CorruptSegment, StorageFailed, invariant
+from ister.frame import crc32c, encode, frames_in, stamp
+from ister.io.disk import Disk, File, read_whole
+from ister.raft.messages import Entry, SnapshotMetadata
+from ister.raft.storage import HardState, SnapshotHandle, StoredState
+from ister.wal.recovery import SegmentIdentity, create, marked, recover
+
+log = logging.getLogger("ister.raft.storage")
+
+DIRECTORY = "raft"
+SNAPSHOT = f"{DIRECTORY}/snapshot"
+INCOMING = f"{DIRECTORY}/incoming"
+RESERVE_BYTES = 1024 * 1024
+
+_SNAPSHOT = struct.Struct("<4sIIQ")
+_MAGIC = b"ISTR"
+_ENTRY = b"E"
+_HARD_STATE = b"H"
+_HINT = "Restore the raft folder from a copy, or remove this node from the cluster and let it join anew."
+
+
+class DurableStorage:
+    """One node's Raft state in its data directory.
+
+    Blocking: the driver calls it in a worker thread, one call after the other, never two at once.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._number = 0
+        self._file: File | None = None
+        self._position = 0
+        self._allocated = 0
+        self._records = 0
+        self._durable_records = 0
+        self._queued: list[bytearray] = []
+        self._queued_at = 0
+        self._broken = False
+        self._incoming: tuple[SnapshotMetadata, File, int] | None = None
+        # What is kept besides the file, to write a compacted journal without reading the old one.
+        self._hard_state = HardState()
+        self._entries: list[Entry] = []
+        self._snapshot: StoredSnapshot | None = None
+
+    # Loading.
+
+    def load(self) -> StoredState:
+        self._disk.make_directory(DIRECTORY)
+        self._disk.remove(INCOMING)
+        if self._disk.exists(SNAPSHOT):
+            self._snapshot = StoredSnapshot.open(self._disk, SNAPSHOT)
+        numbers = self._journals()
+        for number in reversed(numbers):
+            if self._load_journal(number):
+                break
+        else:
+            if len(numbers) > 1 or self._snapshot is not None:
+                raise CorruptSegment(
+                    f"no journal in {self._disk.location}/{DIRECTORY} can be read", hint=_HINT
+                )
+            self._start_journal(1, HardState(), [])
+        for number in numbers:
+            if number != self._number:
+                self._remove_journal(number)
+        return StoredState(self._hard_state, tuple(self._entries), self._snapshot)
+
+    def seed(self, state: StoredState) -> None:
+        """Make this disk that of a founding member. Only for one that has nothing yet (I1)."""
+        fresh = self._hard_state == HardState() and not self._entries and self._snapshot is None
+        invariant(fresh, "a disk that has a Raft state is never bootstrapped")
+        self.append(state.hard_state, state.entries)
+        self.sync()
+
+    @property
+    def is_empty(self) -> bool:
+        return self._hard_state == HardState() and not self._entries and self._snapshot is None
+
+    def _journals(self) -> list[int]:
+        names = [name for name in self._disk.list(DIRECTORY) if name.startswith("journal-")]
+        return sorted(int(name[8:24]) for name in names if name.endswith(".log"))
+
+    def _load_journal(self, number: int) -> bool:
+        """Fold a journal; False if even its first frame is not there, so that an older one counts."""
+        recovered = recover(self._disk, _identity(number), [], 0)
+        recovered.side.close()
+        data = recovered.file.read(recovered.position, 0)
+        if not data:
+            recovered.file.close()
+            return False
+        for frame in frames_in(data):
+            for record in frame.records():
+                self._fold(record.value or b"")
+        if recovered.cut_bytes:
+            log.warning("cut %d bytes of the Raft journal: %s", recovered.cut_bytes, recovered.cut_reason)
+        self._number, self._file, self._position = number, recovered.file, recovered.position
+        self._records = self._durable_records = recovered.end_offset
+        self._queued_at = self._position
+        self._allocated = self._position
+        return True
+
+    def _fold(self, record: bytes) -> None:
+        kind, body = record[:1], record[1:]
+        if kind == _HARD_STATE:
+            self._hard_state = msgspec.msgpack.decode(body, type=HardState)
+        elif kind == _ENTRY:
+            self._take(msgspec.msgpack.decode(body, type=Entry))
+        else:
+            raise CorruptSegment(f"the Raft journal has a record of unknown kind {kind!r}", hint=_HINT)
+
+    def _take(self, entry: Entry) -> None:
+        entries = self._entries
+        if entries and entry.index <= entries[-1].index:
+            del entries[max(0, entry.index - entries[0].index) :]
+        invariant(
+            not entries or entry.index == entries[-1].index + 1,
+            f"entry {entry.index} does not follow {entries[-1].index if entries else 0}",
+        )
+        entries.append(entry)
+
+    # Appending.
+
+    def append(self, hard_state: HardState | None, entries: Sequence[Entry]) -> None:
+        records = [_ENTRY + msgspec.msgpack.encode(entry) for entry in entries]
+        for entry in entries:
+            self._take(entry)
+        if hard_state is not None:
+            self._hard_state = hard_state
+            records.append(_HARD_STATE + msgspec.msgpack.encode(hard_state))
+        if records:
+            self._queue(records)
+
+    def _queue(self, records: list[bytes]) -> None:
+        frame = bytearray(encode(records))
+        mark = marked(self._number, self._records - self._durable_records)
+        stamp(frame, self._records, mark, 0)
+        self._records += len(records)
+        self._position += len(frame)
+        self._queued.append(frame)
+
+    def sync(self) -> None:
+        """Write and sync what is queued. After a failure nothing more is taken (P1)."""
+        if self._broken:
+            raise StorageFailed("the Raft journal failed before, and is not trusted any more")
+        queued, self._queued = self._queued, []
+        start, end, records = self._queued_at, self._position, self._records
+        self._queued_at = end
+        file = self._file
+        assert file is not None
+        try:
+            if end > self._allocated:
+                self._reserve(end)
+            if queued:
+                file.write(queued, start)
+            file.sync()
+        except OSError as error:
+            self._broken = True
+            raise StorageFailed(f"the Raft journal cannot be written: {error}") from error
+        self._durable_records = records
+
+    def _reserve(self, end: int) -> None:
+        """Space ahead, so that a full disk can still seal and trim (P5)."""
+        assert self._file is not None
+        self._allocated = end + RESERVE_BYTES
+        try:
+            self._file.allocate(self._allocated)
+        except OSError as error:
+            log.warning("no space could be reserved for the Raft journal: %s", error)
+
+    # Snapshots.
+
+    def write_chunk(self, metadata: SnapshotMetadata, position: int, data: bytes) -> None:
+        if position == 0:
+            self._disk.remove(INCOMING)
+            file = self._disk.open(INCOMING, create=True)
+            self._incoming = (metadata, file, StoredSnapshot.data_start(metadata))
+        assert self._incoming is not None
+        _, file, start = self._incoming
+        file.write([data], start + position)
+
+    def install_snapshot(self, metadata: SnapshotMetadata) -> SnapshotHandle:
+        invariant(self._incoming is not None, "a snapshot is installed after its chunks")
+        assert self._incoming is not None
+        _, file, start = self._incoming
+        self._incoming = None
+        size = file.size() - start
+        StoredSnapshot.finish(self._disk, file, INCOMING, metadata, size)
+        self._snapshot = StoredSnapshot.open(self._disk, SNAPSHOT)
+        self._entries.clear()
+        self._start_journal(self._number + 1, self._hard_state, [])
+        return self._snapshot
+
+    def save_snapshot(self, metadata: SnapshotMetadata, data: bytes) -> SnapshotHandle:
+        aside = SNAPSHOT + ".new"
+        self._disk.remove(aside)
+        file = self._disk.open(aside, create=True)
+        file.write([data], StoredSnapshot.data_start(metadata))
+        StoredSnapshot.finish(self._disk, file, aside, metadata, len(data))
+        self._snapshot = StoredSnapshot.open(self._disk, SNAPSHOT)
+        return self._snapshot
+
+    def compact(self, index: int) -> None:
+        durable = self._snapshot.metadata.index if self._snapshot is not None else 0
+        invariant(index <= durable, f"entries up to {index} may not go: the snapshot is at {durable}")
+        kept = [entry for entry in self._entries if entry.index > index]
+        self._start_journal(self._number + 1, self._hard_state, kept)
+
+    def _start_journal(self, number: int, hard_state: HardState, entries: list[Entry]) -> None:
+        """A new journal that begins with all that counts; then the old one goes."""
+        old_file, old_number = self._file, self._number
+        recovered = create(self._disk, _identity(number), [], 0)
+        recovered.side.close()
+        self._number, self._file = number, recovered.file
+        self._position = self._queued_at = self._allocated = 0
+        self._records = self._durable_records = 0
+        self._queued = []
+        self._entries, self._hard_state = [], hard_state
+        self.append(hard_state, entries)
+        self.sync()
+        if old_file is not None:
+            old_file.close()
+            self._remove_journal(old_number)
+
+    def _remove_journal(self, number: int) -> None:
+        path = _identity(number).path
+        self._disk.remove(path + ".log")
+        self._disk.remove(path + ".side")
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class StoredSnapshot:
+    """A snapshot file: header with checksum, metadata, data. Read in pieces, verified when opened."""
+
+    def __init__(self, file: File, metadata: SnapshotMetadata, start: int, size: int) -> None:
+        self._file = file
+        self.metadata = metadata
+        self._start = start
+        self.size = size
+
+    def read(self, position: int, count: int) -> bytes:
+        return self._file.read(min(count, self.size - position), self._start + position)
+
+    @classmethod
+    def data_start(cls, metadata: SnapshotMetadata) -> int:
+        return _SNAPSHOT.size + len(msgspec.msgpack.encode(metadata))
+
+    @classmethod
+    def finish(cls, disk: Disk, file: File, path: str, metadata: SnapshotMetadata, size: int) -> None:
+        """The data is written: add the header, sync, and put it in place of the one before."""
+        encoded = msgspec.msgpack.encode(metadata)
+        start = _SNAPSHOT.size + len(encoded)
+        crc = crc32c(file.read(size, start), crc32c(encoded))
+        file.write([_SNAPSHOT.pack(_MAGIC, crc, len(encoded), size), encoded], 0)
+        file.sync()
+        file.close()
+        disk.rename(path, SNAPSHOT)
+        disk.sync_directory(DIRECTORY)
+
+    @classmethod
+    def open(cls, disk: Disk, path: str) -> StoredSnapshot:
+        data = read_whole(disk, path)
+        if len(data) < _SNAPSHOT.size:
+            raise CorruptSegment(f"the Raft snapshot has only {len(data)} bytes", hint=_HINT)
+        magic, crc, metadata_size, size = _SNAPSHOT.unpack_from(data)
+        start = _SNAPSHOT.size + metadata_size
+        body = memoryview(data)[_SNAPSHOT.size : start + size]
+        if magic != _MAGIC or len(body) != metadata_size + size or crc32c(body) != crc:
+            raise CorruptSegment("the Raft snapshot does not match its checksum", hint=_HINT)
+        metadata = msgspec.msgpack.decode(body[:metadata_size], type=SnapshotMetadata)
+        return cls(disk.open(path), metadata, start, size)
+
+
+def _identity(number: int) -> SegmentIdentity:
+    return SegmentIdentity(f"raft:{number}", number, 0, f"{DIRECTORY}/journal-{number:016d}")

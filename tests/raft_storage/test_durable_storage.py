@@ -1,0 +1,159 @@
+"""Raft's disk: what was synced is there, one call is never seen in part, nothing is consumed by loading."""
+
+from __future__ import annotations
+
+import errno
+import random
+
+import pytest
+
+from ister.errors import CorruptSegment, StorageFailed
+from ister.raft.durable import DurableStorage
+from ister.raft.messages import Entry, EntryKind, Membership, SnapshotMetadata
+from ister.raft.storage import HardState, StoredState, bootstrap_state
+from ister.testing import Loss, SimDisk
+
+MEMBERS = Membership((1, 2, 3))
+
+
+def entries(term: int, *indexes: int) -> list[Entry]:
+    return [Entry(term, index, EntryKind.COMMAND, b"%d-%d" % (term, index)) for index in indexes]
+
+
+def opened(disk: SimDisk) -> tuple[DurableStorage, StoredState]:
+    storage = DurableStorage(disk.mount())
+    return storage, storage.load()
+
+
+def new(seed: int = 1) -> tuple[SimDisk, DurableStorage]:
+    disk = SimDisk(random.Random(seed))
+    storage, state = opened(disk)
+    assert state == StoredState(HardState(), (), None)
+    return disk, storage
+
+
+def test_r1_what_was_synced_is_there_after_a_power_cut_any_number_of_times() -> None:
+    """W8, W10: recovery consumes the log; votes and entries are acknowledged before fsync."""
+    disk, storage = new()
+    storage.append(HardState(3, 2, 0), entries(3, 1, 2, 3))
+    storage.sync()
+    storage.append(HardState(4, 1, 2), [])
+    storage.sync()
+    for _ in range(3):
+        disk.crash(Loss.ALL)
+        _, state = opened(disk)
+        assert state.hard_state == HardState(4, 1, 2)
+        assert list(state.entries) == entries(3, 1, 2, 3)
+
+
+def test_entries_replace_everything_from_the_first_ones_index_on() -> None:
+    disk, storage = new()
+    storage.append(None, entries(1, 1, 2, 3, 4))
+    storage.append(HardState(2, 0, 0), entries(2, 3))
+    storage.sync()
+    disk.crash(Loss.ALL)
+    assert list(opened(disk)[1].entries) == [*entries(1, 1, 2), *entries(2, 3)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_one_call_is_never_seen_in_part(seed: int) -> None:
+    """A crash with un-synced writes leaves a prefix of the calls, and all that was synced."""
+    disk, storage = new(seed)
+    rng = random.Random(seed)
+    calls: list[tuple[HardState, list[Entry]]] = []
+    synced = 0
+    for number in range(rng.randrange(1, 25)):
+        call = (HardState(number + 1, 0, 0), entries(number + 1, *range(3 * number + 1, 3 * number + 4)))
+        storage.append(*call)
+        calls.append(call)
+        if rng.random() < 0.3:
+            storage.sync()
+            synced = len(calls)
+    disk.crash()
+    state = opened(disk)[1]
+    kept = state.hard_state.term
+    assert synced <= kept <= len(calls)
+    assert list(state.entries) == [entry for call in calls[:kept] for entry in call[1]]
+
+
+def snapshot(index: int, term: int = 1) -> SnapshotMetadata:
+    return SnapshotMetadata(index, term, MEMBERS)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_w9_a_snapshot_and_the_log_behind_it_survive_a_crash_at_any_step(seed: int) -> None:
+    """W9: snapshots are empty and can't be sent; after enough entries the state is gone."""
+    disk, storage = new(seed)
+    storage.append(HardState(1, 1, 8), entries(1, *range(1, 11)))
+    storage.sync()
+    disk.crash_after(random.Random(seed).randrange(1, 30))
+    try:
+        storage.save_snapshot(snapshot(8), b"state" * 100)
+        storage.compact(8)
+        storage.append(None, entries(1, 11))
+        storage.sync()
+    except (OSError, StorageFailed):
+        pass
+    disk.crash()
+    state = opened(disk)[1]
+    assert state.hard_state == HardState(1, 1, 8)
+    covered = state.snapshot.metadata.index if state.snapshot else 0
+    if state.snapshot:
+        assert state.snapshot.metadata.membership == MEMBERS
+        assert state.snapshot.read(0, state.snapshot.size) == b"state" * 100
+    indexes = [entry.index for entry in state.entries]
+    assert indexes == list(range(indexes[0], indexes[-1] + 1))
+    assert indexes[0] <= covered + 1 and indexes[-1] >= 10
+
+
+def test_chunks_become_a_snapshot_that_replaces_the_log() -> None:
+    disk, storage = new()
+    storage.append(HardState(5, 0, 2), entries(1, 1, 2, 3))
+    storage.sync()
+    data = random.Random(1).randbytes(10_000)
+    for position in range(0, len(data), 3000):
+        storage.write_chunk(snapshot(90, 4), position, data[position : position + 3000])
+    handle = storage.install_snapshot(snapshot(90, 4))
+    assert handle.read(500, 100) == data[500:600]
+    storage.append(None, entries(5, 91))
+    storage.sync()
+    disk.crash(Loss.ALL)
+    state = opened(disk)[1]
+    assert state.snapshot is not None
+    assert state.snapshot.metadata == snapshot(90, 4)
+    assert state.snapshot.read(0, state.snapshot.size) == data
+    assert (state.hard_state, [e.index for e in state.entries]) == (HardState(5, 0, 2), [91])
+
+
+def test_p1_after_a_failed_sync_nothing_more_is_taken() -> None:
+    disk, storage = new()
+    disk.faults.add("sync", prefix="raft/journal", count=1, error=errno.EIO)
+    storage.append(HardState(1, 1, 0), [])
+    with pytest.raises(StorageFailed, match="cannot be written"):
+        storage.sync()
+    with pytest.raises(StorageFailed, match="not trusted"):
+        storage.sync()
+
+
+def test_i1_a_disk_that_has_a_state_is_never_bootstrapped() -> None:
+    disk, storage = new()
+    assert storage.is_empty
+    storage.seed(bootstrap_state([7]))
+    disk.crash(Loss.ALL)
+    again, state = opened(disk)
+    assert [entry.kind for entry in state.entries] == [EntryKind.MEMBERSHIP]
+    with pytest.raises(Exception, match="never bootstrapped"):
+        again.seed(bootstrap_state([7]))
+
+
+@pytest.mark.parametrize("what", ["journal", "snapshot"])
+def test_damage_is_an_error_never_a_forgotten_vote(what: str) -> None:
+    disk, storage = new()
+    for term in range(1, 6):
+        storage.append(HardState(term, 1, 0), entries(term, term))
+        storage.sync()
+    storage.save_snapshot(snapshot(2), b"x" * 100)
+    name = next(n for n in disk.mount().list("raft") if n.startswith(what) and not n.endswith(".side"))
+    disk.rot(f"raft/{name}", 75, bit=1)
+    with pytest.raises(CorruptSegment):
+        opened(disk)
