@@ -1,4 +1,4 @@
-"""Write the reference pages that are made from the code: docs/reference/config.md and cli.md.
+"""Write the reference pages that are made from the code: config.md, cli.md, errors.md and metrics.md.
 
 python scripts/reference.py            write them
 python scripts/reference.py --check    exit with 1 if they are not what the code says
@@ -6,15 +6,24 @@ python scripts/reference.py --check    exit with 1 if they are not what the code
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
+from random import Random
 
 import click
 
+from ister.broker.broker import Broker
+from ister.broker.server import Server
 from ister.cli.common import HELP_WIDTH
 from ister.cli.main import COMMANDS, EXIT_CODES, cli
 from ister.config import ALIASES, PREFIX, TOPIC_DEFAULTS, BrokerConfig, specs
+from ister.errors import BY_WIRE, IsterError
+from ister.io.clock import SystemClock
+from ister.io.network import TcpNetwork
+from ister.metrics import Counter, Histogram, Metric
 from ister.settings import Spec, show
+from ister.testing import SimDisk
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 MADE = "<!-- Made by scripts/reference.py from the code; edit it there. -->"
@@ -102,7 +111,72 @@ def help_section(context: click.Context) -> list[str]:
     return ["", f"## {context.command_path}", "", "```text", text, "```"]
 
 
-PAGES = {"config.md": config_page, "cli.md": cli_page}
+def errors_page() -> str:
+    lines = [
+        MADE,
+        "",
+        "# Errors",
+        "",
+        "Every error that Ister raises on purpose is a subclass of `ister.errors.IsterError`, with a message",
+        "that has the values, and a hint that says what to do now. The code stays the same for ever: scripts",
+        "may rely on it. The number is what travels in the binary protocol, as the kind of an answer.",
+        "",
+        "An error that is *retriable* may go away when the same request is sent again; the client does that",
+        "by itself, within its deadline. A retry is never appended twice: producers number their batches.",
+        "",
+        "| code | number | class | retriable | what to do |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [error_row(kind) for _, kind in sorted(BY_WIRE.items())]
+    return "\n".join([*lines, ""])
+
+
+def error_row(kind: type[IsterError]) -> str:
+    retriable = "yes" if kind.retriable else "no"
+    return f"| `{kind.code}` | {kind.wire} | `{kind.__name__}` | {retriable} | {kind.default_hint} |"
+
+
+def metrics_page() -> str:
+    lines = [
+        MADE,
+        "",
+        "# Metrics",
+        "",
+        "They are at `http://127.0.0.1:9190/metrics` (admin_host, admin_port) in the format of Prometheus.",
+        "A histogram comes as `_bucket`, `_sum` and `_count`. Durations are in seconds. Beside these there",
+        "are the usual ones of the process: memory, CPU, open files, garbage collection.",
+        "",
+        "| metric | kind | what it is |",
+        "|---|---|---|",
+    ]
+    lines += [metric_row(metric) for metric in asyncio.run(broker_metrics())]
+    return "\n".join([*lines, ""])
+
+
+async def broker_metrics() -> list[Metric]:
+    """Those of a broker that is made and not started: it touches nothing."""
+    broker = Broker(BrokerConfig(), SimDisk(Random(0)), SystemClock())
+    Server(broker, TcpNetwork(), lambda: 0)
+    return broker.metrics.all()
+
+
+def metric_row(metric: Metric) -> str:
+    match metric:
+        case Counter(name=name):
+            kind, shown = "counter", name if name.endswith("_total") else f"{name}_total"
+        case Histogram(name=shown):
+            kind = "histogram"
+        case _:
+            kind, shown = "gauge", metric.name
+    return f"| `ister_{shown}` | {kind} | {metric.help} |"
+
+
+PAGES = {
+    "config.md": config_page,
+    "cli.md": cli_page,
+    "errors.md": errors_page,
+    "metrics.md": metrics_page,
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -59,6 +59,7 @@ _HEADER = struct.Struct("<4sBBBBIIQQIQQqI")
 _PRODUCER_PART = struct.Struct("<4sBBBBIIQQ")
 _BODY_CRC_AND_LEADER_PART = struct.Struct("<IQQq")
 _LEADER_PART = struct.Struct("<QQq")
+_COUNT_AT = 12
 _LEADER_AT = 36
 _CRC = struct.Struct("<I")
 _CRC_AT = 60
@@ -306,6 +307,11 @@ def decode_header(
     return _new_tuple(FrameHeader, fields)
 
 
+def base_and_count(frame: Bytes) -> tuple[int, int]:
+    """Where a frame that is known to be good begins, and how many records it has."""
+    return _WORD.unpack_from(frame, _LEADER_AT)[0], _CRC.unpack_from(frame, _COUNT_AT)[0]
+
+
 def body_is_intact(header: FrameHeader, buffer: Bytes, position: int = 0) -> bool:
     view = memoryview(buffer)
     start = position + HEADER_SIZE
@@ -340,7 +346,9 @@ def check_structure(
     start = position + HEADER_SIZE
     body = memoryview(buffer)[start : start + header.body_size]
     if header.codec != _UNPACKED:
-        unpacked_size(body, limit)
+        size = unpacked_size(body, limit)
+        if size < 4 * (header.count + 1):
+            raise CorruptFrame(f"{header.count} records cannot be in a body that unpacks to {size} bytes")
     elif not value_column_fits(header.flags, header.count, body):
         raise CorruptFrame(f"the values of {header.count} records leave a body of {header.body_size} bytes")
 

@@ -76,6 +76,9 @@ class Registry:
         for metric in metrics:
             self._metrics[metric.name] = metric
 
+    def all(self) -> list[Metric]:
+        return list(self._metrics.values())
+
     def values(self) -> dict[str, float]:
         """Every metric as one number or two, for those who want no histogram."""
         found: dict[str, float] = {}

@@ -131,9 +131,10 @@ class Broker:
         state = self.metadata.state
         self.disk.make_directory("segments")
         for name in self.disk.list("segments"):
-            uid = int(name) if name.isdigit() else 0
+            uid = int(name) if name.isdecimal() else 0
             topic = state.topic_by_uid(uid)
             if topic is not None:
+                self._check_chain(topic)
                 self._remove_trimmed(topic)
             elif 0 < uid <= state.applied_index:
                 log.info("removing the files of a deleted topic", extra={"fields": {"uid": uid}})
@@ -144,13 +145,26 @@ class Broker:
                     hint="The metadata folder seems to be an old copy or another directory's; restore it.",
                 )
 
+    def _check_chain(self, topic: TopicState) -> None:
+        """Files of a segment are made after its seal is durable: one past the chain was forgotten (E6)."""
+        last = topic.open_segment.segment
+        for number, name in self._segment_files(topic):
+            if number > last:
+                raise DataDirectoryError(
+                    f"the metadata knows {topic.name} up to segment {last}, but there is "
+                    f"{self.disk.location}/segments/{topic.uid:016d}/{name}",
+                    hint="The metadata folder is an old copy, or lost its last commands; restore it.",
+                )
+
+    def _segment_files(self, topic: TopicState) -> list[tuple[int, str]]:
+        names = self.disk.list(f"segments/{topic.uid:016d}")
+        return [(int(name.partition("-")[0]), name) for name in names if name.partition("-")[0].isdecimal()]
+
     def _remove_trimmed(self, topic: TopicState) -> None:
         first = topic.segments[0].segment
-        directory = f"segments/{topic.uid:016d}"
-        for name in self.disk.list(directory):
-            number = name.partition("-")[0]
-            if number.isdigit() and int(number) < first:
-                self.disk.remove(f"{directory}/{name}")
+        for number, name in self._segment_files(topic):
+            if number < first:
+                self.disk.remove(f"segments/{topic.uid:016d}/{name}")
 
     async def _open_all(self) -> None:
         """Open what was there before the start, so that the first request need not wait for it."""
@@ -159,10 +173,6 @@ class Broker:
                 await topic.ensure_open()
             except IsterError as error:
                 log.error("topic %s cannot be opened: %s", topic.state.name, error)
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._stopping
 
     def drain(self) -> None:
         """Take no more appends; those taken go on."""
@@ -227,9 +237,10 @@ class Broker:
             gone.delete()
             self.on_topics_changed()
             self._storage.sealed.forget(f"segments/{uid:016d}/")
-            self._spawn(self._remove_files(f"segments/{uid:016d}"))
+            self._spawn(self._remove_files(gone, f"segments/{uid:016d}"))
 
-    async def _remove_files(self, path: str) -> None:
+    async def _remove_files(self, topic: TopicLog, path: str) -> None:
+        await topic.settled()
         try:
             await self.disk.run(lambda: self.disk.remove(path))
         except OSError as error:
@@ -238,6 +249,8 @@ class Broker:
     async def _drop_trimmed(self, uid: int) -> None:
         topic = self.metadata.state.topic_by_uid(uid)
         if topic is not None:
+            # A file that is still open keeps its space: what is read again is opened again.
+            self._storage.sealed.forget(f"segments/{uid:016d}/")
             try:
                 await self.disk.run(lambda: self._remove_trimmed(topic))
             except OSError as error:
@@ -258,7 +271,7 @@ class Broker:
         if self._stopping:
             raise ShuttingDown(f"node {self.config.node_id} is stopping")
         topic = self.topics.get(name)
-        if topic is not None:
+        if topic is not None and name not in self._creating:
             topic.append(frame, header, sink, token, started)
             return
         if not self.config.auto_create_topics:
@@ -270,6 +283,10 @@ class Broker:
             self._creating[name] = held
             self._spawn(self._create_for_append(name, held))
         held.add(HeldAppend(frame, header, sink, token, started), name)
+
+    def takes_appends(self, name: str) -> TopicLog | None:
+        """The topic, if an append may go straight to it: none that came earlier waits for its creation."""
+        return None if self._stopping or name in self._creating else self.topics.get(name)
 
     async def _create_for_append(self, name: str, held: HeldAppends) -> None:
         try:

@@ -63,6 +63,7 @@ class Connection(asyncio.BufferedProtocol):
         self._stash = b""
         self._partial: bytearray | None = None
         self._filled = 0
+        self._announced = 0
         self._skip = 0
         self._reading_paused = False
         # Answering.
@@ -113,8 +114,10 @@ class Connection(asyncio.BufferedProtocol):
             if self._filled == len(self._partial):
                 message, self._partial = self._partial, None
                 _, correlation, kind, header_size = PREFIX.unpack_from(message)
-                self._reserve(-len(message))
+                # What it reserved is given back only after its append has reserved: nobody slips in between.
+                self._count(-len(message))
                 self._handle(message, 0, len(message), correlation, kind, header_size, owned=True)
+                self._reserve(0)
             return
         if self._stash:
             data: bytearray | memoryview = bytearray(self._stash) + server.scratch[:nbytes]
@@ -126,7 +129,7 @@ class Connection(asyncio.BufferedProtocol):
     # Receiving.
 
     def _parse(self, data: bytearray | memoryview, end: int) -> None:
-        position = 0
+        position = self._announced = 0
         if self._skip:
             position = min(self._skip, end)
             self._skip -= position
@@ -157,13 +160,21 @@ class Connection(asyncio.BufferedProtocol):
                     return
                 continue
             if have < total:
-                self._partial = bytearray(total)
-                self._partial[:have] = data[position:end]
-                self._filled = have
-                self._reserve(total)
+                if self._own_bounds_allow and self._server.has_room(total):
+                    self._begin(total, data[position:end])
+                else:
+                    self._stash, self._announced = bytes(data[position:end]), total
+                    self._steer_reading()
                 return
             self._handle(data, position, total, correlation, kind, header_size)
             position += total
+
+    def _begin(self, total: int, first: bytes | bytearray | memoryview) -> None:
+        """Receive the rest of a request into a buffer of its own, now that there is room for it."""
+        self._count(total)
+        self._partial = bytearray(total)
+        self._partial[: len(first)] = first
+        self._filled = len(first)
 
     def _refuse_message(self, total: int, correlation: int, kind: int, header_size: int) -> bool:
         """Answer a request that cannot be taken; False if the connection cannot go on."""
@@ -285,12 +296,15 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _run(self, work: Coroutine[Any, Any, None], correlation: int) -> None:
         try:
+            await self.writable.wait()  # no answer is made for a client that has yet to take earlier ones
             await work
         except IsterError as error:
             self._send(encode_failure(correlation, error))
         except Exception as error:
             log.exception("request failed")
             self._send(encode_failure(correlation, IsterError(f"{type(error).__name__}: {error}")))
+        finally:
+            work.close()
 
     def respond(self, correlation: int, header: bytes, payload: list[bytes | bytearray | memoryview]) -> None:
         if self._transport.is_closing():
@@ -308,48 +322,63 @@ class Connection(asyncio.BufferedProtocol):
 
     # Bounds.
 
+    def _count(self, size: int) -> None:
+        self.in_flight_bytes += size
+        self._server.in_flight_bytes += size
+
     def _reserve(self, size: int) -> None:
         """Count unanswered bytes, and stop or resume reading as they pass the bounds."""
         server = self._server
         self.in_flight_bytes = own = self.in_flight_bytes + size
         server.in_flight_bytes = total = server.in_flight_bytes + size
-        if (
-            own > server.connection_limit
-            or total > server.total_limit
-            or self._reading_paused
-            or server.paused
-        ):
+        if own > server.connection_limit or total > server.total_limit or self._reading_paused:
             self._steer_reading()
+        if size <= 0 and server.waiting:
+            server.let_in()
+
+    @property
+    def _own_bounds_allow(self) -> bool:
+        # A client that does not take its answers is not asked for more.
+        return self.writable.is_set() and self.in_flight_bytes <= self._server.connection_limit
+
+    @property
+    def announced(self) -> int:
+        """The size of a request that has begun to arrive and has no buffer yet; else 0."""
+        return self._announced
 
     def _steer_reading(self) -> None:
-        """Read or do not read, as the bounds now say."""
-        server = self._server
-        total, own = server.in_flight_bytes, self.in_flight_bytes
-        # A request that is half here must be let in, or nothing would ever make room; unless others alone
-        # are over the bound, since those will. A client that does not take its answers is not asked for more.
-        over = (
-            total - own > server.total_limit
-            or not self.writable.is_set()
-            or (self._partial is None and (total > server.total_limit or own > server.connection_limit))
-        )
-        if over and not self._reading_paused:
-            self._reading_paused = True
-            self._transport.pause_reading()
-            server.paused[self] = None
-        elif self._reading_paused and not over:
-            self._resume()
-        if server.paused and total <= server.total_limit:
-            server.resume_paused()
+        """Read or do not read, as the bounds now say.
 
-    def resume_if_allowed(self) -> None:
-        """The bound that all share has room again."""
-        if self.in_flight_bytes <= self._server.connection_limit and self.writable.is_set():
+        A request that has its buffer is let in: all that have one are within the bound of all together, so
+        that each of them can end, and make room, without waiting for another.
+        """
+        server = self._server
+        allowed = self.writable.is_set() if self._partial is not None else self._own_bounds_allow
+        if allowed and self._partial is None and not server.has_room(self._announced):
+            server.waiting[self] = None
+            allowed = False
+        else:
+            server.waiting.pop(self, None)
+        if not allowed:
+            if not self._reading_paused:
+                self._reading_paused = True
+                self._transport.pause_reading()
+                server.paused[self] = None
+        elif not self._closed:
             self._resume()
+
+    def let_in(self) -> None:
+        """The bound of all has room for what this connection waits with."""
+        self._steer_reading()
 
     def _resume(self) -> None:
-        self._server.paused.pop(self, None)
-        if self._reading_paused and not self._closed:
+        if self._announced:
+            total, first = self._announced, self._stash
+            self._announced, self._stash = 0, b""
+            self._begin(total, first)
+        if self._reading_paused:
             self._reading_paused = False
+            self._server.paused.pop(self, None)
             self._transport.resume_reading()
 
     def refuse(self, error: IsterError) -> None:
@@ -363,7 +392,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.abort()  # it was told to go and does not even take its last answers
             return
         unfinished = self._partial is not None or self._stash or self._skip or not self.greeted
-        if unfinished and not self._reading_paused and now - self.last_received > timeout:
+        # Who is not read from is not late, unless its own unread answers hold up a request of its own.
+        waits_for_us = self._reading_paused and (self._partial is None or self.writable.is_set())
+        if unfinished and not waits_for_us and now - self.last_received > timeout:
             self._refuse_connection(
                 RequestTimeout(f"nothing came for {timeout:g} s in the middle of a request")
             )

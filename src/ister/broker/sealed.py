@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
 
 from ister.errors import CorruptSegment
 from ister.io.disk import Disk, File
 from ister.metadata.state import SegmentState
-from ister.wal.reader import first_offset_at_or_after, plan_read
+from ister.wal.reader import Found, first_offset_at_or_after, plan_read
 from ister.wal.recovery import SegmentIdentity, recover
 from ister.wal.side_file import SparseIndex
 
@@ -45,11 +44,14 @@ class SealedSegments:
 
     async def read(
         self, identity: SegmentIdentity, state: SegmentState, offset: int, max_bytes: int
-    ) -> Sequence[memoryview]:
+    ) -> Found:
         opened = await self._get(identity, state)
         try:
-            plan = plan_read(identity.key, opened.file, opened.index, opened.limit, offset, max_bytes)
-            return [await self._disk.run(plan.run)]
+            assert state.end_offset is not None
+            plan = plan_read(
+                identity.key, opened.file, opened.index, opened.limit, state.end_offset, offset, max_bytes
+            )
+            return await self._disk.run(plan.run)
         except OSError as error:
             raise CorruptSegment(f"{identity.key} cannot be read at offset {offset}: {error}") from error
         finally:
@@ -62,6 +64,8 @@ class SealedSegments:
             return await self._disk.run(
                 lambda: first_offset_at_or_after(identity.key, opened.file, start, opened.limit, time_us)
             )
+        except OSError as error:
+            raise CorruptSegment(f"{identity.key} cannot be read at time {time_us}: {error}") from error
         finally:
             opened.release()
 

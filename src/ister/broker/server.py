@@ -18,8 +18,8 @@ from ister.io.network import Listener, Network
 from ister.metrics import Counter, Gauge, Histogram
 from ister.names import normalise_topic
 from ister.protocol import messages
-from ister.protocol.codec import decode_header as decode_message
 from ister.protocol.codec import MAX_HEADER_BYTES, encode_header
+from ister.protocol.codec import decode_header as decode_message
 from ister.protocol.messages import EARLIEST, LATEST, Kind
 
 log = logging.getLogger("ister.broker.server")
@@ -28,6 +28,8 @@ SCRATCH_BYTES = 256 * 1024
 MAX_FETCH_BYTES = 8 * 1024 * 1024
 MAX_WAIT_MS = 60_000
 _TOPICS_CACHED = 100_000
+_CACHED_HEADER_BYTES = 512
+"""Any name is shorter. Headers may have fields that we do not know, up to 64 KiB of them."""
 
 Handler = Callable[[Connection, int, bytes], Awaitable[None]]
 
@@ -39,7 +41,7 @@ class Server:
         self.bytes_in = Counter("bytes_in_total", "Bytes received from clients.")
         self.bytes_out = Counter("bytes_out_total", "Bytes sent to clients.")
         self.records_in = Counter("records_in_total", "Records appended and acknowledged.")
-        self.fetch_frames = Counter("fetch_frames_total", "Frames sent to readers.")
+        self.records_out = Counter("records_out_total", "Records sent to readers.")
         self.fetch_seconds = Histogram("fetch_duration_seconds", "Time to answer a fetch that has data.")
         self.listener: Listener | None = None
         self._network = network
@@ -51,6 +53,8 @@ class Server:
         self.connection_limit = broker.config.max_connection_in_flight_bytes
         self.paused: dict[Connection, None] = {}
         """Connections that are not read from, for back-pressure."""
+        self.waiting: dict[Connection, None] = {}
+        """Those of them that wait for the bound of all, in the order in which they came to it."""
         self.logs: dict[bytes, TopicLog] = {}
         """Topics by the header of an append to them: the same bytes come millions of times."""
         broker.on_topics_changed = self.logs.clear
@@ -73,7 +77,7 @@ class Server:
             self.bytes_in,
             self.bytes_out,
             self.records_in,
-            self.fetch_frames,
+            self.records_out,
             self.fetch_seconds,
             Gauge("connections", "Open client connections.", lambda: len(self._connections)),
             Gauge("in_flight_bytes", "Request bytes not answered yet.", lambda: self.in_flight_bytes),
@@ -125,15 +129,24 @@ class Server:
     def closed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
         self.paused.pop(connection, None)
+        self.waiting.pop(connection, None)
         self.in_flight_bytes -= connection.in_flight_bytes
         connection.in_flight_bytes = 0
-        if self.paused and self.in_flight_bytes <= self.total_limit:
-            self.resume_paused()
+        self.let_in()
 
-    def resume_paused(self) -> None:
-        """There is room again: read from those whose own bounds allow it."""
-        for connection in list(self.paused):
-            connection.resume_if_allowed()
+    def has_room(self, size: int) -> bool:
+        """May a request of this size be received, next to all that is not answered yet? Alone, any may."""
+        total = self.in_flight_bytes
+        return total + size <= self.total_limit or total == 0
+
+    def let_in(self) -> None:
+        """There may be room again, for the first of those that wait; the order keeps large requests alive."""
+        while self.waiting:
+            first = next(iter(self.waiting))
+            if not self.has_room(first.announced):
+                return
+            del self.waiting[first]
+            first.let_in()
 
     def will_flush(self, connection: Connection) -> None:
         """This connection has answers gathered: they go out when the commit cycle or this turn ends."""
@@ -167,8 +180,8 @@ class Server:
         """An append whose header was not seen before; raises or tells the connection."""
         name = normalise_topic(decode_message(messages.Append, header).topic)
         self.broker.append(name, frame, found, connection, token, connection.last_received)
-        topic = self.broker.topics.get(name)
-        if topic is not None and not self.broker.is_stopping:
+        topic = self.broker.takes_appends(name)
+        if topic is not None and len(header) <= _CACHED_HEADER_BYTES:
             if len(self.logs) >= _TOPICS_CACHED:
                 self.logs.clear()
             self.logs[header] = topic
@@ -221,11 +234,11 @@ class Server:
         async with connection.read_slots:
             await connection.writable.wait()
             started = self.broker.clock.monotonic()
-            frames = await topic.read(request.offset, max_bytes)
+            found = await topic.read(request.offset, max_bytes)
             answer = messages.FetchAnswer(topic.state.start_offset, topic.end_offset)
-            connection.respond(correlation, encode_header(answer), list(frames))
-            if frames:
-                self.fetch_frames.add(len(frames))
+            connection.respond(correlation, encode_header(answer), list(found.buffers))
+            if found.records:
+                self.records_out.add(found.records)
                 self.fetch_seconds.observe(self.broker.clock.monotonic() - started)
 
     async def _wait_for_records(self, topic: TopicLog, offset: int, seconds: float) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ister.broker import handoff as steps
@@ -35,14 +35,12 @@ from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.store import MetadataStore
 from ister.wal.group_commit import FlushJob, GroupCommit
 from ister.wal.leases import Leases
-from ister.wal.reader import first_offset_at_or_after, plan_read
+from ister.wal.reader import Found, first_offset_at_or_after, found_in, plan_read
 from ister.wal.recovery import Recovered, SegmentIdentity, create, recover
 from ister.wal.segment import FsyncPolicy, Segment, Sink
 from ister.wal.tail import HotTail
 
 log = logging.getLogger("ister.broker.topic")
-
-Bytes = bytes | bytearray | memoryview
 
 PRODUCER_MEMORY_US = 7 * 24 * 3600 * 1_000_000
 """Producers silent for a week are forgotten at the next seal."""
@@ -171,15 +169,15 @@ class TopicLog:
                 f"the disk of node {self._storage.node_id} is full; {key} stays at offset {end}",
                 hint="Free space on the broker's disk; the client's retry then succeeds.",
             )
-            self._cut_at = end
         else:
             what = "sync" if job.during_sync else "write"
             fault = SegmentFenced(f"{what} of {key} failed at offset {end}: {error}")
         log.error("%s", fault.message, extra={"fields": {"segment": key, "end": end, "errno": error.errno}})
         segment.stop(fault)
-        if self._handing_off is not None:
-            return  # `_drain` sees it
-        if self._cut_at is not None:
+        if segment is not self._segment or not self._handoff.admits:
+            return  # `_drain` sees it; or it is no longer this topic's open segment
+        if isinstance(fault, StorageFailed):
+            self._cut_at = end
             self._open_soon()
         else:
             self._run_soon(self._handoff.step(steps.StorageBroke(end)))
@@ -197,10 +195,11 @@ class TopicLog:
         """The open segment, opened if need be; raises what prevents it."""
         if self._handing_off is not None:
             await asyncio.wait([self._handing_off])
-        if self._segment is None:
+        if self._segment is None and not self._deleted:
             await asyncio.wait([self._open_soon()])
-        if self._segment is None:
-            raise self._fault or UnknownTopic(f"topic {self.state.name} was deleted")
+        if self._deleted or self._segment is None:
+            deleted = UnknownTopic(f"topic {self.state.name} was deleted")
+            raise deleted if self._deleted or self._fault is None else self._fault
         return self._segment
 
     def _open_soon(self) -> asyncio.Task[None]:
@@ -233,8 +232,17 @@ class TopicLog:
             self._opening = None
 
     def _create(self, identity: SegmentIdentity, state: SegmentState) -> Recovered:
-        self._storage.disk.make_directory(identity.path.rpartition("/")[0])
-        return create(self._storage.disk, identity, state.carried_producers, state.carried_append_time_us)
+        """Make the segment's log, or find it: metadata that forgot it must not cost its records (E6)."""
+        disk = self._storage.disk
+        carried, time_us = state.carried_producers, state.carried_append_time_us
+        disk.make_directory(identity.path.rpartition("/")[0])
+        if disk.exists(identity.path + ".log"):
+            recovered = recover(disk, identity, carried, time_us)
+            if recovered.end_offset > identity.base_offset:
+                return recovered
+            recovered.file.close()
+            recovered.side.close()
+        return create(disk, identity, carried, time_us)
 
     def _opened(self, identity: SegmentIdentity, recovered: Recovered, failed: Segment | None) -> None:
         fields = {
@@ -294,8 +302,11 @@ class TopicLog:
     # Handing off.
 
     def start_handoff(self) -> None:
-        """Begin to seal the open segment; nothing happens if that is under way."""
-        if self._segment is not None and self._handoff.admits:
+        """Begin to seal the open segment; nothing happens if that is under way.
+
+        Nor if the segment has failed: it is about to be opened again, and two must not decide its end.
+        """
+        if self._segment is not None and self._segment.failure is None and self._handoff.admits:
             self._run_soon(self._handoff.step(steps.Close()))
 
     def _run_soon(self, effects: list[steps.Effect]) -> None:
@@ -308,7 +319,9 @@ class TopicLog:
         try:
             while self._effects:
                 segment = self._segment
-                assert segment is not None
+                if segment is None:
+                    self._effects.clear()  # the topic was deleted meanwhile
+                    break
                 match self._effects.pop(0):
                     case steps.Drain():
                         self._effects += await self._drain(segment)
@@ -382,38 +395,45 @@ class TopicLog:
             await self.ensure_open()
         return self.end_offset
 
-    def read_hot(self, offset: int, max_bytes: int) -> Sequence[Bytes] | None:
-        """Frames from memory, with no await; None if they are not there."""
-        segment = self._segment
-        if segment is None or not segment.identity.base_offset <= offset < segment.committed_end:
-            return None
-        return segment.tail.read(offset, segment.committed_end, max_bytes)
-
-    async def read(self, offset: int, max_bytes: int) -> Sequence[Bytes]:
+    async def read(self, offset: int, max_bytes: int) -> Found:
         """Whole committed frames from the one that holds `offset`; empty at the end."""
         end = await self.known_end()
         if not self.state.start_offset <= offset <= end:
             raise self.out_of_range(offset, end)
         state = self.state.holding(offset)
         if state is None or offset == end:
-            return []
+            return found_in([])
         segment = self._segment
         if segment is not None and segment.identity.uid == state.uid:
             hot = segment.tail.read(offset, segment.committed_end, max_bytes)
             if hot is not None:
-                return hot
+                return found_in(hot)
             segment.hold()
             try:
-                limit = segment.committed_position
-                plan = plan_read(segment.identity.key, segment.file, segment.index, limit, offset, max_bytes)
-                return [await self._storage.disk.run(plan.run)]
+                plan = plan_read(
+                    segment.identity.key,
+                    segment.file,
+                    segment.index,
+                    segment.committed_position,
+                    segment.committed_end,
+                    offset,
+                    max_bytes,
+                )
+                return await self._storage.disk.run(plan.run)
             except OSError as error:
                 raise CorruptSegment(
                     f"{segment.identity.key} cannot be read at offset {offset}: {error}"
                 ) from error
             finally:
                 segment.release()
-        return await self._storage.sealed.read(self._identity(state), state, offset, max_bytes)
+        try:
+            return await self._storage.sealed.read(self._identity(state), state, offset, max_bytes)
+        except CorruptSegment:
+            if self._deleted:
+                raise UnknownTopic(f"topic {self.state.name} was deleted") from None
+            if offset < self.state.start_offset:
+                raise self.out_of_range(offset, end) from None  # trimmed while it was being read
+            raise
 
     def out_of_range(self, offset: int, end: int) -> OffsetOutOfRange:
         start = self.state.start_offset
@@ -437,7 +457,12 @@ class TopicLog:
                 and state.last_append_time_us >= time_us
                 and state.end_offset != state.base_offset
             ):
-                found = await self._storage.sealed.offset_at(self._identity(state), state, time_us)
+                try:
+                    found = await self._storage.sealed.offset_at(self._identity(state), state, time_us)
+                except CorruptSegment:
+                    if state in self.state.segments:
+                        raise
+                    continue  # trimmed while it was being read
                 if found is not None:
                     return found
         segment = await self.ensure_open()
@@ -451,6 +476,8 @@ class TopicLog:
             found = await self._storage.disk.run(
                 lambda: first_offset_at_or_after(key, segment.file, start, limit, time_us)
             )
+        except OSError as error:
+            raise CorruptSegment(f"{key} cannot be read at time {time_us}: {error}") from error
         finally:
             segment.release()
         return segment.committed_end if found is None else found
@@ -510,6 +537,11 @@ class TopicLog:
         waiters, self._waiters = self._waiters, []
         for wake in waiters:
             wake()
+
+    async def settled(self) -> None:
+        """Nothing that was begun is under way any more: no file will be made after this."""
+        while (task := self._handing_off or self._opening) is not None:
+            await asyncio.wait([task])
 
     def _drop_segment(self) -> None:
         if self._segment is not None:

@@ -85,6 +85,13 @@ class LocalMetadata:
                 }
             },
         )
+        if recovered.cut_bytes:
+            log.warning(
+                "recovery cut %d bytes of the metadata journal after index %d: %s",
+                recovered.cut_bytes,
+                self.state.applied_index,
+                recovered.cut_reason,
+            )
         self._use(identity, recovered)
 
     def _load(self) -> tuple[Recovered, SegmentIdentity, list[AnyCommand | None]]:
@@ -137,15 +144,17 @@ class LocalMetadata:
         try:
             now = self._clock.monotonic()
             self._journal.append(frame, header, self._clock.now_us(), self, token, now)
-            return await future
-        finally:
-            self._proposals.pop(token, None)
+        except IsterError:
+            del self._proposals[token]
+            raise
+        # Whoever asked may be gone before the answer; the command is in the journal and applied all the same.
+        return await future
 
     # The journal's sink and owner.
 
     def appended(self, token: int, base_offset: int, append_time_us: int) -> None:
         """Durable: apply, tell the watchers, answer. In the order of the journal, by its own promise."""
-        command, future = self._proposals[token]
+        command, future = self._proposals.pop(token)
         outcome = self.state.apply(base_offset, command)
         for watcher in self._watchers:
             watcher(command, outcome)
@@ -153,7 +162,7 @@ class LocalMetadata:
             future.set_result(outcome)
 
     def refused(self, token: int, error: IsterError) -> None:
-        _, future = self._proposals[token]
+        _, future = self._proposals.pop(token)
         if not future.done():
             future.set_exception(error)
 
@@ -187,19 +196,46 @@ class LocalMetadata:
             def work() -> Recovered:
                 recovered = _create_journal(self._disk, identity)
                 write_whole(self._disk, f"{DIRECTORY}/snapshot", data)
-                self._disk.remove(old.identity.path + ".log")
-                self._disk.remove(old.identity.path + ".side")
                 return recovered
 
-            recovered = await self._disk.run(work)
-            old.close()
+            try:
+                recovered = await self._disk.run(work)
+            except OSError as error:
+                await self._snapshot_failed(old, data, error)
+                return
             self._snapshot_index = index
             self._use(identity, recovered)
+            old.close()
+            await self._disk.run(lambda: self._remove_journal(old.identity))
         except OSError as error:
-            # The old journal is intact and goes on; the next command tries again.
-            log.warning("metadata snapshot was not written: %s", error)
+            log.warning("a metadata journal was not removed, the next start tries again: %s", error)
         finally:
             self._rotating = None
+
+    async def _snapshot_failed(self, old: Segment, data: bytes, error: OSError) -> None:
+        """If the new snapshot may be in place, the next start begins behind it, and would not look at what
+        the old journal gets from now on: then this node stops (P1). Else the old journal goes on."""
+        try:
+            seen = await self._disk.run(lambda: self._visible_snapshot())
+        except OSError:
+            seen = data
+        if seen != data:
+            log.warning("metadata snapshot was not written, the next command tries again: %s", error)
+            return
+        fault = StorageFailed(
+            f"the metadata snapshot may or may not be durable: {error}",
+            hint="The node stops. Check the disk, then start it again; nothing is lost.",
+        )
+        old.fail(fault)
+        self._on_fatal(fault)
+
+    def _visible_snapshot(self) -> bytes:
+        path = f"{DIRECTORY}/snapshot"
+        return read_whole(self._disk, path) if self._disk.exists(path) else b""
+
+    def _remove_journal(self, identity: SegmentIdentity) -> None:
+        self._disk.remove(identity.path + ".log")
+        self._disk.remove(identity.path + ".side")
 
     async def close(self) -> None:
         if self._rotating is not None:

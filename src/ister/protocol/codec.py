@@ -21,6 +21,9 @@ PREFIX_SIZE: Final = PREFIX.size
 SIZE_FIELD: Final = 4
 """`size` counts what follows itself."""
 
+MAX_HEADER_BYTES: Final = 65_535
+"""What `header_size` can say. An answer with a larger header has none, and the same bytes as its payload."""
+
 APPEND_ANSWER: Final = struct.Struct("<Qq")
 _APPENDED = struct.Struct("<IIHHQq")
 _PREAMBLE = struct.Struct("<4sHH")
@@ -61,7 +64,7 @@ def encode_header(message: msgspec.Struct) -> bytes:
 def decode_header(kind: type[M], header: Bytes) -> M:
     try:
         return msgspec.msgpack.decode(header, type=kind)
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise BadRequest(f"cannot read {kind.__name__}: {error}") from error
 
 

@@ -10,14 +10,32 @@ of headers that is walked over is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ister.errors import CorruptSegment
-from ister.frame import HEADER_SIZE, FrameHeader, decode_header
+from ister.frame import HEADER_SIZE, FrameHeader, base_and_count, decode_header
 from ister.io.disk import File
 from ister.wal.side_file import SparseIndex
 
 _FRAME_LIMIT = 1 << 31
+
+
+class Found(NamedTuple):
+    """Whole frames, end to end over all buffers."""
+
+    buffers: Sequence[bytes | bytearray | memoryview]
+    records: int
+    """How many records they hold."""
+
+
+def found_in(frames: Sequence[bytes | bytearray | memoryview]) -> Found:
+    """Frames that lie in memory, one a buffer."""
+    if not frames:
+        return Found(frames, 0)
+    first, last = base_and_count(frames[0]), base_and_count(frames[-1])
+    return Found(frames, last[0] + last[1] - first[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +49,21 @@ class ReadPlan:
     """A frame's position at or before the frame that holds `offset`."""
     cut: int
     """A frame boundary at which to end, if it lies behind the wanted frame; else frames are walked."""
+    cut_offset: int
+    """The offset of the record behind `cut`."""
     limit: int
     """Where the committed log ends: a frame boundary too."""
     max_bytes: int
 
-    def run(self) -> memoryview:
+    def run(self) -> Found:
         position, header = self._find()
-        end = min(self.cut, self.limit)
+        end, end_offset = self.cut, self.cut_offset
         if end <= position:
-            end = self._walk(position, header)
+            end, end_offset = self._walk(position, header)
         data = self.file.read(end - position, position)
         if len(data) != end - position:
             raise self._damaged(position, f"the file ends {end - position - len(data)} bytes early")
-        return memoryview(data)
+        return Found([memoryview(data)], end_offset - header.base_offset)
 
     def _find(self) -> tuple[int, FrameHeader]:
         """The frame that holds `offset`."""
@@ -57,15 +77,15 @@ class ReadPlan:
             position += header.size
         raise self._damaged(position, f"offset {self.offset} is not where the index says")
 
-    def _walk(self, position: int, header: FrameHeader) -> int:
-        """The end of the whole frames that fit into `max_bytes`; at least one."""
-        end = position + header.size
+    def _walk(self, position: int, header: FrameHeader) -> tuple[int, int]:
+        """The end of the whole frames that fit into `max_bytes`, as position and offset; at least one."""
+        end, end_offset = position + header.size, header.end_offset
         while end < self.limit:
-            size = self._header_at(end).size
-            if end + size - position > self.max_bytes:
+            following = self._header_at(end)
+            if end + following.size - position > self.max_bytes:
                 break
-            end += size
-        return min(end, self.limit)
+            end, end_offset = end + following.size, following.end_offset
+        return end, end_offset
 
     def _header_at(self, position: int) -> FrameHeader:
         header = decode_header(self.file.read(HEADER_SIZE, position), limit=_FRAME_LIMIT)
@@ -79,15 +99,21 @@ class ReadPlan:
         )
 
 
-def plan_read(key: str, file: File, index: SparseIndex, limit: int, offset: int, max_bytes: int) -> ReadPlan:
+def plan_read(
+    key: str, file: File, index: SparseIndex, limit: int, limit_offset: int, offset: int, max_bytes: int
+) -> ReadPlan:
+    """`limit` is where the committed log ends, `limit_offset` the offset that it ends at."""
     start = index.position_for(offset)
-    cut = limit if limit - start <= max_bytes else index.last_position_up_to(start + max_bytes)
-    return ReadPlan(key, file, offset, start, cut, limit, max_bytes)
+    if limit - start <= max_bytes:
+        cut, cut_offset = limit, limit_offset
+    else:
+        cut, cut_offset = index.last_place_up_to(min(start + max_bytes, limit))
+    return ReadPlan(key, file, offset, start, cut, cut_offset, limit, max_bytes)
 
 
 def first_offset_at_or_after(key: str, file: File, start: int, limit: int, time_us: int) -> int | None:
     """The base of the first frame appended at or after a time, walking from `start`; None if none is."""
-    plan = ReadPlan(key, file, 0, start, 0, limit, 0)
+    plan = ReadPlan(key, file, 0, start, 0, 0, limit, 0)
     position = start
     while position < limit:
         header = plan._header_at(position)

@@ -6,8 +6,8 @@ have rotted.
 
 What recovery promises:
 - Everything that was acknowledged is kept, or the open fails with `CorruptSegment`.
-- A tail is cut only where it is torn and nothing valid follows (P3); the cut is reported. Damage before
-  the tail is an error that names offsets, never a silent end.
+- A tail is cut only where it is torn, and nothing follows that proves it was ever durable (P3); the cut is
+  reported. Damage before the tail is an error that names offsets, never a silent end.
 - What is kept is durable before it is served (P2): the part past the last checkpoint is written again and
   synced. (Written again, because after an fsync that failed just before a crash the kernel may hold such
   bytes as clean, and a sync alone would then prove nothing: P1.)
@@ -17,6 +17,7 @@ What recovery promises:
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from ister.errors import CorruptSegment
@@ -38,6 +39,9 @@ log = logging.getLogger("ister.wal.recovery")
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _FRAME_LIMIT = 1 << 31
+_UID_BITS = 40
+_UID_MASK = (1 << _UID_BITS) - 1
+_MOST_BEHIND = (1 << 24) - 1
 
 
 @dataclass(frozen=True)
@@ -109,17 +113,19 @@ def recover(
             f"segment {identity.key} has no log at {disk.location}/{identity.path}.log",
             hint="Restore the file from a copy. If it cannot be had, delete the topic to start over.",
         ) from error
-    side = disk.open(identity.path + ".side", create=True)
-    state = _load(file, side, identity, carried, last_append_time_us)
-    stop_at = sealed_end if sealed_end is not None else cut_at
-    checkpointed = state.position
-    _scan(state, identity, stop_at)
-    if sealed_end is not None:
-        if state.end_offset < sealed_end:
+    with ExitStack() as opened:  # a damaged segment is tried again and again, and must not use up the files
+        opened.callback(file.close)
+        side = disk.open(identity.path + ".side", create=True)
+        opened.callback(side.close)
+        state = _load(file, side, identity, carried, last_append_time_us)
+        checkpointed = state.position
+        _scan(state, identity, sealed_end if sealed_end is not None else cut_at)
+        if sealed_end is None:
+            _make_durable(state, checkpointed)
+        elif state.end_offset < sealed_end:
             raise _too_short(identity, state.end_offset, sealed_end)
+        opened.pop_all()
         return state
-    _make_durable(state, checkpointed)
-    return state
 
 
 def _load(
@@ -181,8 +187,26 @@ def _scan(state: Recovered, identity: SegmentIdentity, stop_at: int | None) -> N
         state.cut_reason = f"refused or unacknowledged records past the end at {stop_at}"
 
 
+def marked(uid: int, behind: int) -> int:
+    """The segment field of a frame: the uid, and how many records before it were not yet durable.
+
+    A power cut may keep a later frame of a cycle and lose an earlier one. What tells that from damage is
+    whether the later one was written when the earlier one was durable already: so each frame says so.
+    """
+    return uid | (behind if behind < _MOST_BEHIND else _MOST_BEHIND) << _UID_BITS
+
+
+def durable_before(header: FrameHeader) -> int:
+    """The offset up to which the log was durable when this frame was made."""
+    return header.base_offset - (header.segment >> _UID_BITS)
+
+
+def uid_of(header: FrameHeader) -> int:
+    return header.segment & _UID_MASK
+
+
 def _belongs(header: FrameHeader, identity: SegmentIdentity, expected: int) -> bool:
-    return header.segment == identity.uid and header.base_offset == expected
+    return uid_of(header) == identity.uid and header.base_offset == expected
 
 
 def _take(state: Recovered, header: FrameHeader) -> None:
@@ -204,10 +228,13 @@ def _end_of_log(
     used = _used_bytes(state.file, state.position, size)
     if used == 0:
         return
-    later = _find_later_frame(state.file, state.position + 1, size, identity, state.end_offset)
+    header = decode_header(state.file.read(HEADER_SIZE, state.position), limit=_FRAME_LIMIT)
+    # What lies within a frame is a producer's bytes, and may look like anything (W13).
+    inside = header.size if isinstance(header, FrameHeader) else 1
+    later = _find_proof(state.file, state.position + inside, size, identity, state.end_offset)
     match found:
         case Frame(header=header):
-            reason = f"a frame of segment {header.segment} at offset {header.base_offset}"
+            reason = f"a frame of segment {uid_of(header)} at offset {header.base_offset}"
         case Corrupt(reason=reason):
             pass
         case Incomplete(missing=missing):
@@ -233,10 +260,12 @@ def _used_bytes(file: File, position: int, size: int) -> int:
     return 0
 
 
-def _find_later_frame(
-    file: File, position: int, size: int, identity: SegmentIdentity, expected: int
+def _find_proof(
+    file: File, position: int, size: int, identity: SegmentIdentity, missing: int
 ) -> FrameHeader | None:
-    """An intact frame of this segment anywhere past `position`, with an offset not before `expected`."""
+    """The first intact frame of this segment past `position`, if it or one behind it was made when
+    `missing` was durable."""
+    first: FrameHeader | None = None
     while position < size:
         chunk = file.read(min(_CHUNK_BYTES, size - position), position)
         at = chunk.find(MAGIC)
@@ -246,12 +275,14 @@ def _find_later_frame(
                 header = decode_header(file.read(HEADER_SIZE, position + at), limit=_FRAME_LIMIT)
             if (
                 isinstance(header, FrameHeader)
-                and header.segment == identity.uid
-                and header.base_offset >= expected
+                and uid_of(header) == identity.uid
+                and header.base_offset >= missing
                 and position + at + header.size <= size
                 and isinstance(decode(file.read(header.size, position + at), limit=_FRAME_LIMIT), Frame)
             ):
-                return header
+                first = first or header
+                if durable_before(header) > missing:
+                    return first
             at = chunk.find(MAGIC, at + 1)
         position += max(1, len(chunk) - len(MAGIC) + 1)
     return None

@@ -27,7 +27,7 @@ from ister.io.disk import File
 from ister.wal.group_commit import FlushJob, GroupCommit
 from ister.wal.leases import Leases
 from ister.wal.producers import ProducerTable
-from ister.wal.recovery import Recovered, SegmentIdentity
+from ister.wal.recovery import Recovered, SegmentIdentity, marked
 from ister.wal.side_file import (
     CHECKPOINT_INTERVAL_BYTES,
     CHECKPOINT_WORTH_BYTES,
@@ -117,6 +117,7 @@ class Segment:
         self._checkpoint_asked = False
         self._closing = False
         self._let_go = False
+        self._durable_end = recovered.end_offset
 
     # Appending.
 
@@ -144,7 +145,7 @@ class Segment:
         time_us = self.last_append_time_us
         if now_us > time_us:  # A6: never back
             self.last_append_time_us = time_us = now_us
-        stamp(frame, base, self._uid, time_us)
+        stamp(frame, base, marked(self._uid, base - self._durable_end), time_us)
         if header.producer_id:
             self.producers.record(header.producer_id, header.sequence, count, base, time_us)
         end = base + count
@@ -239,6 +240,8 @@ class Segment:
             self._owner.failed(self, job)
         elif self.failure is None:
             self.unsynced = not job.sync and self.policy is FsyncPolicy.INTERVAL
+            if job.sync:
+                self._durable_end = job.end_offset
             self._commit(job.end_offset, job.end_position)
         self._close_if_idle()
 

@@ -97,10 +97,10 @@ class SparseIndex:
         place = bisect_left(self._times, time_us) - 1
         return self._positions[place] if place >= 0 else 0
 
-    def last_position_up_to(self, position: int) -> int:
-        """The last known frame start at or before `position`; 0 if none is known."""
+    def last_place_up_to(self, position: int) -> tuple[int, int]:
+        """The last known frame start at or before `position`, and its offset; 0 and 0 if none is known."""
         place = bisect_right(self._positions, position) - 1
-        return self._positions[place] if place >= 0 else 0
+        return (self._positions[place], self._offsets[place]) if place >= 0 else (0, 0)
 
 
 def encode_block(checkpoint: Checkpoint) -> bytes:

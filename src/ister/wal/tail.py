@@ -16,6 +16,7 @@ class HotTail:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._order: deque[TailOfSegment] = deque()
+        self._cleared_count = 0
         self.bytes = 0
 
     def of_segment(self) -> TailOfSegment:
@@ -26,6 +27,14 @@ class HotTail:
         self.bytes += size
         while self.bytes > self._max_bytes:
             self.bytes -= self._order.popleft()._drop_oldest()
+
+    def _cleared(self, count: int, size: int) -> None:
+        """Frames are gone out of their turn; their entries in the order go when they are half of it."""
+        self.bytes -= size
+        self._cleared_count += count
+        if self._cleared_count > 1000 and self._cleared_count * 2 > len(self._order):
+            self._order = deque(tail for tail in self._order if tail._frames)
+            self._cleared_count = 0
 
 
 class TailOfSegment:
@@ -76,7 +85,8 @@ class TailOfSegment:
 
     def clear(self) -> None:
         """Forget this segment's frames: it is closed, cut, or gone."""
-        self._hot.bytes -= sum(map(len, self._frames[self._dropped :]))
+        left = self._frames[self._dropped :]
         self._bases.clear()
         self._frames.clear()
         self._dropped = 0
+        self._hot._cleared(len(left), sum(map(len, left)))
