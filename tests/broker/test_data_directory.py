@@ -139,6 +139,20 @@ def test_segments_without_their_metadata_are_an_error_and_are_kept(tmp_path: Pat
     assert sorted(path.name for path in (tmp_path / "segments").rglob("*")) == before
 
 
+def test_i1_metadata_of_another_cluster_is_refused_and_removes_nothing(tmp_path: Path) -> None:
+    """Its uids mean other topics: by them, files that hold records would be taken for leftovers."""
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    fill(mine)
+    fill(other, count=50)
+    before = sorted(path.name for path in (mine / "segments").rglob("*"))
+    shutil.rmtree(mine / "metadata")
+    shutil.copytree(other / "metadata", mine / "metadata")
+    error = refused_start(mine)
+    assert type(error) is DataDirectoryError
+    assert "is of cluster" in error.message
+    assert sorted(path.name for path in (mine / "segments").rglob("*")) == before
+
+
 def test_a_missing_metadata_journal_is_an_error(tmp_path: Path) -> None:
     fill(tmp_path)
     for path in (tmp_path / "metadata").glob("journal-*.log"):

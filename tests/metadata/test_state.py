@@ -11,6 +11,7 @@ from ister.metadata.commands import (
     AnyCommand,
     CreateTopic,
     DeleteTopic,
+    FoundCluster,
     OpenedSegment,
     Result,
     SealSegment,
@@ -50,6 +51,12 @@ def test_i3_a_topic_made_again_has_another_uid_and_starts_over() -> None:
     topic = state.topics["default/t"]
     assert (topic.uid, topic.open_segment.base_offset) == (4, 0)
     assert state.apply(5, seal(1, 2, 20)).result is Result.STALE, "a command for its predecessor"
+
+
+def test_i1_a_cluster_is_founded_once() -> None:
+    state = state_after(FoundCluster("c1"), create())
+    assert state.apply(3, FoundCluster("c2")).result is Result.STALE
+    assert ClusterState.from_bytes(state.to_bytes()).cluster_id == "c1"
 
 
 def test_h1_a_seal_proposed_twice_is_applied_once() -> None:
@@ -110,6 +117,7 @@ def test_r3_an_unknown_command_has_an_error_result_and_is_no_crash() -> None:
 
 uids = st.integers(1, 12)
 commands = st.one_of(
+    st.builds(FoundCluster, st.sampled_from(["c1", "c2"])),
     st.builds(create, st.sampled_from(["default/a", "default/b", "x/a"]), st.integers(1, 99)),
     st.builds(seal, uids, st.integers(1, 4), st.integers(0, 40)),
     st.builds(DeleteTopic, uids),

@@ -33,6 +33,7 @@ from ister.metadata.commands import (
     AnyCommand,
     CreateTopic,
     DeleteTopic,
+    FoundCluster,
     Outcome,
     Result,
     TrimTopic,
@@ -118,6 +119,7 @@ class Broker:
             lambda: claim_directory(self.disk, self.clock, self.config.node_id)
         )
         await self.metadata.open()
+        await self._check_cluster(self.identity.cluster_id)
         self.metadata.watch(self._applied)
         for topic in self.metadata.state.topics.values():
             self.topics[topic.name] = TopicLog(self._storage, topic)
@@ -125,6 +127,18 @@ class Broker:
         await self.disk.run(self._remove_leftovers)
         self._spawn(self._open_all())
         self._spawn(self._monitor())
+
+    async def _check_cluster(self, cluster_id: str) -> None:
+        """Metadata and directory must be of one cluster (I1): files are removed by what the metadata says."""
+        if self.metadata.state.applied_index == 0:
+            await self.metadata.propose(FoundCluster(cluster_id))
+        found = self.metadata.state.cluster_id
+        if found != cluster_id:
+            raise DataDirectoryError(
+                f"{self.disk.location}/metadata is of cluster {found or 'unknown'}, "
+                f"the directory of cluster {cluster_id}",
+                hint="The metadata folder is another directory's; restore the right one.",
+            )
 
     def _remove_leftovers(self) -> None:
         """Files of topics and segments that metadata no longer has: a crash came before their removal."""

@@ -19,6 +19,12 @@ class Command(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """Base. On disk and on the wire: a msgpack array that starts with the command's name."""
 
 
+class FoundCluster(Command, frozen=True):
+    """The first command of a cluster's life: whose metadata this is (I1)."""
+
+    cluster_id: str
+
+
 class CreateTopic(Command, frozen=True):
     """Create if absent; the existing topic is the answer otherwise (I3)."""
 
@@ -71,7 +77,7 @@ class TrimTopic(Command, frozen=True):
     start_offset: int
 
 
-AnyCommand = CreateTopic | AlterTopic | DeleteTopic | SealSegment | OpenedSegment | TrimTopic
+AnyCommand = FoundCluster | CreateTopic | AlterTopic | DeleteTopic | SealSegment | OpenedSegment | TrimTopic
 
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyCommand)
 

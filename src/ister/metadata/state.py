@@ -21,6 +21,7 @@ from ister.metadata.commands import (
     AnyCommand,
     CreateTopic,
     DeleteTopic,
+    FoundCluster,
     OpenedSegment,
     Outcome,
     Result,
@@ -81,9 +82,19 @@ def _base_of(segment: SegmentState) -> int:
     return segment.base_offset
 
 
+class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
+    """The whole state, as it is kept. Grows at the end."""
+
+    applied_index: int
+    cluster_id: str
+    topics: list[TopicState]
+
+
 class ClusterState:
     def __init__(self) -> None:
         self.applied_index = 0
+        self.cluster_id = ""
+        """Empty until the cluster was founded; then for ever the same."""
         self.topics: dict[str, TopicState] = {}
         self._by_uid: dict[int, TopicState] = {}
 
@@ -104,6 +115,8 @@ class ClusterState:
         match command:
             case CreateTopic():
                 return self._create(index, command)
+            case FoundCluster():
+                return self._found(index, command)
             case None:
                 return Outcome(Result.REFUSED, index, "this build does not know the command")
         topic = self._by_uid.get(command.topic_uid)
@@ -124,6 +137,12 @@ class ClusterState:
             case TrimTopic():
                 return self._trim(index, topic, command)
         return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
+
+    def _found(self, index: int, command: FoundCluster) -> Outcome:
+        if self.cluster_id:
+            return Outcome(Result.STALE, index, f"this is cluster {self.cluster_id} already")
+        self.cluster_id = command.cluster_id
+        return Outcome(Result.APPLIED, index)
 
     def _create(self, index: int, command: CreateTopic) -> Outcome:
         existing = self.topics.get(command.name)
@@ -186,13 +205,16 @@ class ClusterState:
     # Snapshots.
 
     def to_bytes(self) -> bytes:
-        return msgspec.msgpack.encode((self.applied_index, list(self._by_uid.values())))
+        return msgspec.msgpack.encode(
+            _Snapshot(self.applied_index, self.cluster_id, list(self._by_uid.values()))
+        )
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ClusterState:
         state = cls()
-        state.applied_index, topics = msgspec.msgpack.decode(data, type=tuple[int, list[TopicState]])
-        for topic in topics:
+        snapshot = msgspec.msgpack.decode(data, type=_Snapshot)
+        state.applied_index, state.cluster_id = snapshot.applied_index, snapshot.cluster_id
+        for topic in snapshot.topics:
             state.topics[topic.name] = state._by_uid[topic.uid] = topic
         return state
 

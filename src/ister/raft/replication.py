@@ -93,10 +93,13 @@ class Replication(Snapshots):
         matches = sorted(self.progress[node].match for node in self.membership.voters)
         return matches[-self.membership.quorum]
 
+    def _may_commit(self, index: int) -> bool:
+        """Only entries of this term are committed by counting; older ones come along with them (5.4.2)."""
+        return self.log.term_at(index) == self.term
+
     def _advance_commit(self) -> None:
-        """Commit by counting, entries of this term only; older ones come along with them (5.4.2)."""
         index = self._acknowledged_index()
-        if index <= self.log.commit or self.log.term_at(index) != self.term:
+        if index <= self.log.commit or not self._may_commit(index):
             return
         start = self.log.commit + 1
         while start <= index:
