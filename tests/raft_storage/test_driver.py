@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ister.broker.peers import Peers
 from ister.errors import BadRequest, IsterError, NotLeader, RequestTimeout
+from ister.peers import Peers
 from ister.protocol.peer import NodeAddress, PeerHello
 from ister.raft import ChangeKind, MembershipChange, RaftConfig, bootstrap_state
 from ister.raft.driver import RaftNode

@@ -25,6 +25,22 @@ class FoundCluster(Command, frozen=True):
     cluster_id: str
 
 
+class UpsertNode(Command, frozen=True):
+    """A node tells of itself at every start (I2): where it is, on which disk, and which start this is."""
+
+    node_id: int
+    disk_id: str
+    starts: int
+    peer_host: str
+    peer_port: int
+    client_host: str
+    client_port: int
+
+
+class RemoveNode(Command, frozen=True):
+    node_id: int
+
+
 class CreateTopic(Command, frozen=True):
     """Create if absent; the existing topic is the answer otherwise (I3)."""
 
@@ -77,7 +93,17 @@ class TrimTopic(Command, frozen=True):
     start_offset: int
 
 
-AnyCommand = FoundCluster | CreateTopic | AlterTopic | DeleteTopic | SealSegment | OpenedSegment | TrimTopic
+AnyCommand = (
+    FoundCluster
+    | UpsertNode
+    | RemoveNode
+    | CreateTopic
+    | AlterTopic
+    | DeleteTopic
+    | SealSegment
+    | OpenedSegment
+    | TrimTopic
+)
 
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyCommand)
 

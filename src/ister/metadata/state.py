@@ -24,9 +24,11 @@ from ister.metadata.commands import (
     FoundCluster,
     OpenedSegment,
     Outcome,
+    RemoveNode,
     Result,
     SealSegment,
     TrimTopic,
+    UpsertNode,
 )
 from ister.names import wal_key
 from ister.protocol.messages import TopicSettings
@@ -53,6 +55,18 @@ class SegmentState(msgspec.Struct, array_like=True):
     @property
     def is_sealed(self) -> bool:
         return self.end_offset is not None
+
+
+class NodeState(msgspec.Struct, array_like=True, frozen=True):
+    """A node as it last told of itself."""
+
+    node_id: int
+    disk_id: str
+    starts: int
+    peer_host: str
+    peer_port: int
+    client_host: str
+    client_port: int
 
 
 class TopicState(msgspec.Struct, array_like=True):
@@ -88,6 +102,7 @@ class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
     applied_index: int
     cluster_id: str
     topics: list[TopicState]
+    nodes: list[NodeState] = []
 
 
 class ClusterState:
@@ -96,6 +111,7 @@ class ClusterState:
         self.cluster_id = ""
         """Empty until the cluster was founded; then for ever the same."""
         self.topics: dict[str, TopicState] = {}
+        self.nodes: dict[int, NodeState] = {}
         self._by_uid: dict[int, TopicState] = {}
 
     def topic_by_uid(self, uid: int) -> TopicState | None:
@@ -117,6 +133,10 @@ class ClusterState:
                 return self._create(index, command)
             case FoundCluster():
                 return self._found(index, command)
+            case UpsertNode():
+                return self._upsert_node(index, command)
+            case RemoveNode():
+                return self._remove_node(index, command)
             case None:
                 return Outcome(Result.REFUSED, index, "this build does not know the command")
         topic = self._by_uid.get(command.topic_uid)
@@ -143,6 +163,49 @@ class ClusterState:
             return Outcome(Result.STALE, index, f"this is cluster {self.cluster_id} already")
         self.cluster_id = command.cluster_id
         return Outcome(Result.APPLIED, index)
+
+    def _upsert_node(self, index: int, command: UpsertNode) -> Outcome:
+        known = self.nodes.get(command.node_id)
+        told = _node_state(command)
+        if (
+            known is not None
+            and known.disk_id == told.disk_id
+            and told.starts <= known.starts
+            and told != known
+        ):
+            detail = (
+                f"node {told.node_id} says it was started {told.starts} times, {known.starts} are known: "
+                f"its directory is a copy of another one that is in use"
+            )
+            return Outcome(Result.REFUSED, index, detail)
+        self.nodes[told.node_id] = told
+        return Outcome(Result.APPLIED, index)
+
+    def _remove_node(self, index: int, command: RemoveNode) -> Outcome:
+        """Refused while the node has what nobody else has (R2)."""
+        if command.node_id not in self.nodes:
+            return Outcome(Result.STALE, index, f"there is no node {command.node_id}")
+        where = self._holds(command.node_id)
+        if where:
+            return Outcome(Result.REFUSED, index, f"node {command.node_id} holds {where}")
+        if len(self.nodes) == 1:
+            return Outcome(Result.REFUSED, index, f"node {command.node_id} is the last one")
+        del self.nodes[command.node_id]
+        return Outcome(Result.APPLIED, index)
+
+    def _holds(self, node_id: int) -> str:
+        """A segment that is open at this node, or of which it has the last copy; empty if there is none."""
+        for topic in self._by_uid.values():
+            for segment in topic.segments:
+                in_it = node_id in segment.replicas
+                if in_it and (not segment.is_sealed or len(segment.replicas) == 1):
+                    return f"{'a copy of' if segment.is_sealed else 'the open'} {topic.key_of(segment)}"
+        return ""
+
+    def skip(self, index: int) -> None:
+        """An index that is not a command of ours."""
+        invariant(index == self.applied_index + 1, f"index {index} passed after {self.applied_index}")
+        self.applied_index = index
 
     def _create(self, index: int, command: CreateTopic) -> Outcome:
         existing = self.topics.get(command.name)
@@ -206,7 +269,9 @@ class ClusterState:
 
     def to_bytes(self) -> bytes:
         return msgspec.msgpack.encode(
-            _Snapshot(self.applied_index, self.cluster_id, list(self._by_uid.values()))
+            _Snapshot(
+                self.applied_index, self.cluster_id, list(self._by_uid.values()), list(self.nodes.values())
+            )
         )
 
     @classmethod
@@ -214,6 +279,7 @@ class ClusterState:
         state = cls()
         snapshot = msgspec.msgpack.decode(data, type=_Snapshot)
         state.applied_index, state.cluster_id = snapshot.applied_index, snapshot.cluster_id
+        state.nodes = {node.node_id: node for node in snapshot.nodes}
         for topic in snapshot.topics:
             state.topics[topic.name] = state._by_uid[topic.uid] = topic
         return state
@@ -221,3 +287,15 @@ class ClusterState:
 
 def _ends_by(segment: SegmentState, offset: int) -> bool:
     return segment.end_offset is not None and segment.end_offset <= offset
+
+
+def _node_state(command: UpsertNode) -> NodeState:
+    return NodeState(
+        command.node_id,
+        command.disk_id,
+        command.starts,
+        command.peer_host,
+        command.peer_port,
+        command.client_host,
+        command.client_port,
+    )

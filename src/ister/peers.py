@@ -27,7 +27,7 @@ from ister.protocol.peer import (
 )
 from ister.protocol.stream import MessageStream
 
-log = logging.getLogger("ister.broker.peers")
+log = logging.getLogger("ister.peers")
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 LONGEST_PAUSE_SECONDS = 1.0
@@ -91,11 +91,14 @@ class Peers:
             if link is None:
                 self._links[member] = _Link(self, self._network, node)
 
-    def heard_from(self, member: int) -> None:
-        """It is up: no need to wait before dialling it."""
+    def heard_from(self, hello: PeerHello) -> None:
+        """It is up: no need to wait before dialling it. One not heard of before says where it is."""
+        member = hello.node.member
         link = self._links.get(member)
         if link is not None:
             link.nudge.set()
+        elif hello.cluster_id and member != self.hello().node.member:
+            self._links[member] = _Link(self, self._network, hello.node)
 
     def send_raft(self, member: int, data: bytes) -> None:
         link = self._links.get(member)
@@ -294,7 +297,7 @@ class _Inbound(MessageStream):
             self.close()
             return
         self._hello = hello
-        self._peers.heard_from(hello.node.member)
+        self._peers.heard_from(hello)
         mine = self._peers.hello()
         self.send(correlation, 0, encode_header(PeerHelloAnswer(mine.cluster_id, mine.node)))
 
