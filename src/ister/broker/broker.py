@@ -15,7 +15,8 @@ import msgspec
 from ister.broker.data_directory import DirectoryIdentity, claim_directory
 from ister.broker.held import HeldAppend, HeldAppends
 from ister.broker.sealed import SealedSegments
-from ister.broker.topic_log import Storage, TopicLog
+from ister.broker.topic_log import TopicLog
+from ister.broker.topic_reads import Storage
 from ister.config import BrokerConfig
 from ister.errors import (
     DataDirectoryError,

@@ -1,4 +1,4 @@
-"""One topic on this node: admits appends, rolls its segments over, and reads the whole chain.
+"""The writing side of a topic: admits appends, opens its segments, and rolls them over.
 
 It ties together what the others only know a part of: metadata says which segment is open and where it
 begins (E6), that segment's own log says where it ends, the handoff machine says whether an append may be
@@ -11,34 +11,23 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from ister.broker import handoff as steps
 from ister.broker.handoff import Handoff
 from ister.broker.held import HeldAppend, HeldAppends
-from ister.broker.sealed import SealedSegments
+from ister.broker.topic_reads import ReadableTopic, Storage
 from ister.errors import (
-    CorruptSegment,
     IsterError,
     MessageTooLarge,
-    OffsetOutOfRange,
     SegmentFenced,
     StorageFailed,
-    UnknownTopic,
 )
 from ister.frame import FrameHeader
-from ister.io.clock import Clock
-from ister.io.disk import Disk
 from ister.metadata.commands import OpenedSegment, Result, SealSegment
 from ister.metadata.state import SegmentState, TopicState
-from ister.metadata.store import MetadataStore
-from ister.wal.group_commit import FlushJob, GroupCommit
-from ister.wal.leases import Leases
-from ister.wal.reader import Found, first_offset_at_or_after, found_in, plan_read
+from ister.wal.group_commit import FlushJob
 from ister.wal.recovery import Recovered, SegmentIdentity, create, recover
 from ister.wal.segment import FsyncPolicy, Segment, Sink
-from ister.wal.tail import HotTail
 
 log = logging.getLogger("ister.broker.topic")
 
@@ -51,42 +40,20 @@ PRODUCERS_PER_SEGMENT = 20_000
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
-@dataclass(frozen=True)
-class Storage:
-    """What all topics of a node share."""
-
-    node_id: int
-    disk: Disk
-    clock: Clock
-    metadata: MetadataStore
-    commits: GroupCommit
-    leases: Leases
-    hot: HotTail
-    sealed: SealedSegments
-    max_held_appends: int
-    max_held_bytes: int
-    max_held_seconds: float
-
-
-class TopicLog:
+class TopicLog(ReadableTopic):
     """The life of one topic: from its first segment on this node to its deletion."""
 
     def __init__(self, storage: Storage, state: TopicState) -> None:
-        self.state = state
+        super().__init__(storage, state)
         self.notes: list[str] = []
-        self._storage = storage
-        self._segment: Segment | None = None
         self._handoff = Handoff()
         self._held = HeldAppends(storage.max_held_appends, storage.max_held_bytes, storage.max_held_seconds)
         self._opening: asyncio.Task[None] | None = None
         self._handing_off: asyncio.Task[None] | None = None
         self._effects: list[steps.Effect] = []
         self._drained: asyncio.Event = asyncio.Event()
-        self._fault: IsterError | None = None
         self._fault_until = 0.0
         self._cut_at: int | None = None
-        self._deleted = False
-        self._waiters: list[Callable[[], None]] = []
         self._now_us = storage.clock.now_us
         self.settings_changed()
 
@@ -121,8 +88,8 @@ class TopicLog:
         self._full_at_position = settings.segment_bytes
 
     def _hold(self, append: HeldAppend) -> None:
-        if self._deleted:
-            raise UnknownTopic(f"topic {self.state.name} was deleted")
+        if self.is_deleted:
+            raise self._gone()
         if self._fault is not None and self._storage.clock.monotonic() < self._fault_until:
             raise self._fault
         self._held.add(append, self.state.name)
@@ -142,18 +109,12 @@ class TopicLog:
             and self._storage.clock.now_us() - open_segment.opened_at_us >= age_us
         )
 
-    @property
-    def is_deleted(self) -> bool:
-        return self._deleted
-
     # The segment's owner.
 
     def committed(self, segment: Segment) -> None:
         if segment.is_idle:
             self._drained.set()
-        waiters, self._waiters = self._waiters, []
-        for wake in waiters:
-            wake()
+        self._wake_waiters()
 
     def failed(self, segment: Segment, job: FlushJob) -> None:
         """A write or sync failed. Nothing of it was acknowledged, and nothing of it will be.
@@ -192,14 +153,12 @@ class TopicLog:
     # Opening the open segment.
 
     async def ensure_open(self) -> Segment:
-        """The open segment, opened if need be; raises what prevents it."""
         if self._handing_off is not None:
             await asyncio.wait([self._handing_off])
-        if self._segment is None and not self._deleted:
+        if self._segment is None and not self.is_deleted:
             await asyncio.wait([self._open_soon()])
-        if self._deleted or self._segment is None:
-            deleted = UnknownTopic(f"topic {self.state.name} was deleted")
-            raise deleted if self._deleted or self._fault is None else self._fault
+        if self.is_deleted or self._segment is None:
+            raise self._gone() if self.is_deleted or self._fault is None else self._fault
         return self._segment
 
     def _open_soon(self) -> asyncio.Task[None]:
@@ -276,7 +235,7 @@ class TopicLog:
         self._handoff = Handoff()
         self._fault = self._cut_at = None
         self.settings_changed()
-        if self._deleted:
+        if self.is_deleted:
             self._drop_segment()
             return
         self._release_held()
@@ -294,10 +253,6 @@ class TopicLog:
                 self.append(*held)
             except IsterError as error:
                 held.sink.refused(held.token, error)
-
-    def _identity(self, segment: SegmentState) -> SegmentIdentity:
-        path = segment_path(self.state.uid, segment)
-        return SegmentIdentity(self.state.key_of(segment), segment.uid, segment.base_offset, path)
 
     # Handing off.
 
@@ -377,139 +332,15 @@ class TopicLog:
         except IsterError as error:
             log.error("seal of %s failed: %s", segment.identity.key, error)
             await asyncio.sleep(FAULT_RETRY_SECONDS)
-            return [] if self._deleted else self._handoff.step(steps.ProposalFailed())
+            return [] if self.is_deleted else self._handoff.step(steps.ProposalFailed())
         if outcome.result is not Result.APPLIED:
             return []  # the topic was deleted meanwhile
         log.debug("sealed %s at %d", segment.identity.key, end)
         return self._handoff.step(steps.SealApplied(end, outcome.index))
 
-    # Reading.
-
-    @property
-    def end_offset(self) -> int:
-        """The committed end as far as it is known; exact once the open segment is open."""
-        return self._segment.committed_end if self._segment else self.state.open_segment.base_offset
-
-    async def known_end(self) -> int:
-        if self._segment is None:
-            await self.ensure_open()
-        return self.end_offset
-
-    async def read(self, offset: int, max_bytes: int) -> Found:
-        """Whole committed frames from the one that holds `offset`; empty at the end."""
-        end = await self.known_end()
-        if not self.state.start_offset <= offset <= end:
-            raise self.out_of_range(offset, end)
-        state = self.state.holding(offset)
-        if state is None or offset == end:
-            return found_in([])
-        segment = self._segment
-        if segment is not None and segment.identity.uid == state.uid:
-            hot = segment.tail.read(offset, segment.committed_end, max_bytes)
-            if hot is not None:
-                return found_in(hot)
-            segment.hold()
-            try:
-                plan = plan_read(
-                    segment.identity.key,
-                    segment.file,
-                    segment.index,
-                    segment.committed_position,
-                    segment.committed_end,
-                    offset,
-                    max_bytes,
-                )
-                return await self._storage.disk.run(plan.run)
-            except OSError as error:
-                raise CorruptSegment(
-                    f"{segment.identity.key} cannot be read at offset {offset}: {error}"
-                ) from error
-            finally:
-                segment.release()
-        try:
-            return await self._storage.sealed.read(self._identity(state), state, offset, max_bytes)
-        except CorruptSegment:
-            if self._deleted:
-                raise UnknownTopic(f"topic {self.state.name} was deleted") from None
-            if offset < self.state.start_offset:
-                raise self.out_of_range(offset, end) from None  # trimmed while it was being read
-            raise
-
-    def out_of_range(self, offset: int, end: int) -> OffsetOutOfRange:
-        start = self.state.start_offset
-        there = f"it has {start} to {end - 1}" if end > start else f"it is empty, and starts at {end}"
-        return OffsetOutOfRange(f"offset {offset} of topic {self.state.name} is not there: {there}")
-
-    def wait_for_commit(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, at the next commit or deletion."""
-        self._waiters.append(wake)
-
-    def stop_waiting(self, wake: Callable[[], None]) -> None:
-        if wake in self._waiters:
-            self._waiters.remove(wake)
-
-    async def offset_at(self, time_us: int) -> int:
-        """The first offset appended at or after a time; the end if there is none."""
-        await self.ensure_open()
-        for state in self.state.segments:
-            if (
-                state.is_sealed
-                and state.last_append_time_us >= time_us
-                and state.end_offset != state.base_offset
-            ):
-                try:
-                    found = await self._storage.sealed.offset_at(self._identity(state), state, time_us)
-                except CorruptSegment:
-                    if state in self.state.segments:
-                        raise
-                    continue  # trimmed while it was being read
-                if found is not None:
-                    return found
-        segment = await self.ensure_open()
-        start, limit, key = (
-            segment.index.position_for_time(time_us),
-            segment.committed_position,
-            segment.identity.key,
-        )
-        segment.hold()
-        try:
-            found = await self._storage.disk.run(
-                lambda: first_offset_at_or_after(key, segment.file, start, limit, time_us)
-            )
-        except OSError as error:
-            raise CorruptSegment(f"{key} cannot be read at time {time_us}: {error}") from error
-        finally:
-            segment.release()
-        return segment.committed_end if found is None else found
-
     def checkpoint_soon(self) -> None:
         if self._segment is not None:
             self._segment.checkpoint_soon()
-
-    # For people.
-
-    @property
-    def bytes(self) -> int:
-        sealed = sum(segment.end_position for segment in self.state.segments)
-        return sealed + (self._segment.position if self._segment else 0)
-
-    @property
-    def producers(self) -> int:
-        return len(self._segment.producers) if self._segment else 0
-
-    @property
-    def open_segment_bytes(self) -> int:
-        return self._segment.position if self._segment else 0
-
-    @property
-    def last_append_time_us(self) -> int:
-        return self._segment.last_append_time_us if self._segment else 0
-
-    @property
-    def trouble(self) -> str:
-        if self._fault is not None:
-            return self._fault.message
-        return self._segment.failure.message if self._segment and self._segment.failure else ""
 
     # The end.
 
@@ -528,15 +359,13 @@ class TopicLog:
 
     def delete(self) -> None:
         """The topic is gone from the metadata: refuse what waits, wake readers, let go of the files."""
-        self._deleted = True
-        error = UnknownTopic(f"topic {self.state.name} was deleted")
+        self.is_deleted = True
+        error = self._gone()
         if self._segment is not None:
             self._segment.fail(error)
         self._held.refuse(error)
         self._drop_segment()
-        waiters, self._waiters = self._waiters, []
-        for wake in waiters:
-            wake()
+        self._wake_waiters()
 
     async def settled(self) -> None:
         """Nothing that was begun is under way any more: no file will be made after this."""
@@ -547,7 +376,3 @@ class TopicLog:
         if self._segment is not None:
             self._segment.close()
             self._segment = None
-
-
-def segment_path(topic_uid: int, segment: SegmentState) -> str:
-    return f"segments/{topic_uid:016d}/{segment.segment:08d}-{segment.uid:016d}"
