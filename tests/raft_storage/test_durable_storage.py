@@ -125,6 +125,29 @@ def test_chunks_become_a_snapshot_that_replaces_the_log() -> None:
     assert (state.hard_state, [e.index for e in state.entries]) == (HardState(5, 0, 2), [91])
 
 
+@pytest.mark.parametrize("step", range(1, 40))
+def test_what_follows_an_installed_snapshot_survives_whichever_step_a_crash_came_at(step: int) -> None:
+    """A stop between the snapshot's rename and the journal behind it left the old entries in the journal."""
+    disk, storage = new(step)
+    storage.append(HardState(5, 0, 2), entries(1, 1, 2, 3))
+    storage.sync()
+    disk.crash_after(step)
+    try:
+        storage.write_chunk(snapshot(90, 4), 0, b"state")
+        storage.install_snapshot(snapshot(90, 4))
+    except (OSError, StorageFailed):
+        pass
+    disk.crash(Loss.NONE)
+    storage, state = opened(disk)
+    first = 91 if state.snapshot is not None else 4
+    storage.append(HardState(6, 0, 2), entries(6, first, first + 1))
+    storage.sync()
+    disk.crash(Loss.ALL)
+    state = opened(disk)[1]
+    assert [e.index for e in state.entries if e.term == 6] == [first, first + 1]
+    assert state.hard_state == HardState(6, 0, 2)
+
+
 def test_p1_after_a_failed_sync_nothing_more_is_taken() -> None:
     disk, storage = new()
     disk.faults.add("sync", prefix="raft/journal", count=1, error=errno.EIO)

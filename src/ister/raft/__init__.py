@@ -42,7 +42,7 @@ leave only when their Ready, and all before it, are durable. `messages` leave at
 travel while its own disk is still writing, and its own copy is counted when `persisted` says so (10.2.1).
 
 Failure. If a write or a sync fails, the driver stops the node: it calls nothing here any more (P1). If the
-core raises `InvariantBroken`, the same: some promise does not hold, and going on could only spread it.
+core raises, `InvariantBroken` above all, the same: some promise does not hold, and going on would spread it.
 Messages may be dropped at will: the core sends again what matters. A full queue is a reason.
 
 Ownership. All that is handed out is immutable. Snapshot handles stay readable while the core holds them.
@@ -97,6 +97,7 @@ from ister.raft.storage import (
     StoredState,
     bootstrap_state,
     empty_state,
+    entries_after,
 )
 
 __all__ = [
@@ -143,4 +144,5 @@ __all__ = [
     "empty_state",
     "encode_membership",
     "encode_message",
+    "entries_after",
 ]

@@ -28,7 +28,7 @@ from ister.errors import CorruptSegment, StorageFailed, invariant
 from ister.frame import crc32c, encode, frames_in, stamp
 from ister.io.disk import Disk, File, read_whole
 from ister.raft.messages import Entry, SnapshotMetadata
-from ister.raft.storage import HardState, SnapshotHandle, StoredState
+from ister.raft.storage import HardState, SnapshotHandle, StoredState, entries_after
 from ister.wal.recovery import SegmentIdentity, create, marked, recover
 
 log = logging.getLogger("ister.raft.storage")
@@ -85,6 +85,12 @@ class DurableStorage:
                     f"no journal in {self._disk.location}/{DIRECTORY} can be read", hint=_HINT
                 )
             self._start_journal(1, HardState(), [])
+        if self._snapshot is not None:
+            kept = list(entries_after(self._snapshot.metadata, self._entries))
+            if len(kept) != len(self._entries):
+                # A crash came between a snapshot's installation and the journal behind it. What the snapshot
+                # replaced must not be taken for a part of what follows it.
+                self._start_journal(self._number + 1, self._hard_state, kept)
         for number in numbers:
             if number != self._number:
                 self._remove_journal(number)

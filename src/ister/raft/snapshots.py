@@ -61,7 +61,7 @@ class Snapshots(RaftState):
         # Only news moves the transfer: an answer that was doubled on its way would double all that follows.
         # After a silence any answer is news: the peer may have restarted, and want the beginning again.
         if message.position > transfer.position or transfer.silent_rounds:
-            transfer.position = min(message.position, transfer.handle.size)
+            transfer.position = max(0, min(message.position, transfer.handle.size))
             transfer.waiting = False
             transfer.silent_rounds = 0
 

@@ -34,7 +34,7 @@ from ister.raft.messages import (
 )
 from ister.raft.progress import Progress
 from ister.raft.ready import ReadState, ReceivedChunk, Refusal, Refused, Role
-from ister.raft.storage import HardState, SnapshotHandle, StoredState
+from ister.raft.storage import HardState, SnapshotHandle, StoredState, entries_after
 
 # A leader's term was durable before it won its election, and a pre-vote promises nothing: these depend on no
 # write that could still be under way.
@@ -147,10 +147,14 @@ class RaftState:
     def _append_entries(self, entries: Iterable[Entry]) -> None:
         """Add to the log; a membership holds from here on, committed or not (thesis 4.1)."""
         added = tuple(entries)
+        memberships = [
+            (entry.index, decode_membership(entry.data))
+            for entry in added
+            if entry.kind is EntryKind.MEMBERSHIP
+        ]
         self.log.append(added)
-        for entry in added:
-            if entry.kind is EntryKind.MEMBERSHIP:
-                self.history.add(entry.index, decode_membership(entry.data))
+        for index, membership in memberships:
+            self.history.add(index, membership)
 
     def _truncate_from(self, index: int) -> None:
         invariant(self.role is not Role.LEADER, f"the leader of term {self.term} cuts its own log at {index}")
@@ -168,17 +172,8 @@ def _promises_nothing(message: AnyMessage) -> bool:
 
 
 def _recover(stored: StoredState) -> tuple[RaftLog, MembershipHistory]:
-    """The log that goes on from the snapshot; what the snapshot replaces, or contradicts, is dropped."""
     base = stored.snapshot.metadata if stored.snapshot else SnapshotMetadata(0, 0, Membership())
-    entries = list(stored.entries)
-    if entries:
-        invariant(
-            entries[0].index <= base.index + 1,
-            f"the stored log starts at {entries[0].index}, the snapshot ends at {base.index}",
-        )
-        place = base.index - entries[0].index
-        contradicted = 0 <= place < len(entries) and entries[place].term != base.term
-        entries = [] if contradicted else entries[max(0, place + 1) :]
+    entries = entries_after(base, stored.entries)
     log = RaftLog(base.index, base.term, entries, stored.hard_state.commit)
     history = MembershipHistory(base.index, base.membership)
     for entry in entries:

@@ -63,8 +63,7 @@ class StoredState:
 
     hard_state: HardState
     entries: Sequence[Entry] = ()
-    """Contiguous. They may begin at or before the snapshot's index (a crash between installing and cutting);
-    `RaftCore` keeps the part that goes on from the snapshot and drops the rest."""
+    """Contiguous, and going on from the snapshot: see `entries_after`."""
     snapshot: SnapshotHandle | None = None
 
 
@@ -76,7 +75,11 @@ class Storage(Protocol):
     """
 
     def load(self) -> StoredState:
-        """Called once, before anything else."""
+        """Called once, before anything else. If the process stopped between putting a snapshot in place and
+        cutting the log, the log still holds what the snapshot replaced. `load` keeps `entries_after` the
+        snapshot and cuts the others off, durably, before it returns: were they left on the disk, entries
+        added later would stand behind ones that contradict the snapshot, and the next `load` would drop them.
+        """
         ...
 
     def append(self, hard_state: HardState | None, entries: Sequence[Entry]) -> None:
@@ -103,6 +106,22 @@ class Storage(Protocol):
     def sync(self) -> None:
         """Returns when everything queued before is durable."""
         ...
+
+
+def entries_after(snapshot: SnapshotMetadata, entries: Sequence[Entry]) -> Sequence[Entry]:
+    """The part of a stored log that goes on from the snapshot. What the snapshot replaces is dropped; all of
+    it, if the log has another entry where the snapshot ends, or ends before."""
+    if not entries:
+        return ()
+    first = entries[0].index
+    invariant(
+        first <= snapshot.index + 1,
+        f"the stored log starts at {first}, the snapshot ends at {snapshot.index}",
+    )
+    place = snapshot.index - first
+    if place >= 0 and (place >= len(entries) or entries[place].term != snapshot.term):
+        return ()
+    return entries[place + 1 :]
 
 
 def bootstrap_state(voters: Sequence[int]) -> StoredState:
