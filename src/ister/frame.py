@@ -8,9 +8,11 @@ wire, in the log, between replicas, in history and under Spark.
      8  body_size u32  count u32                                               producer
     16  producer_id u64  sequence u64 (of the first record)                    producer
     32  body_crc u32: CRC-32C over bytes 0..32 and the body (A7)               producer
-    36  base_offset u64  segment u64 (its uid)  append_time_us i64             leader
+    36  base_offset u64  segment u64 (its uid *)  append_time_us i64           leader
     60  header_crc u32: CRC-32C over bytes 0..60                               each hop
     64  body
+
+* In the low 40 bits; above them what recovery needs to tell a torn tail from damage (`ister.wal.recovery`).
 
 The body is columns (`ister.columns`), compressed or not. It and its checksum are made once, by the
 producer, and never rewritten: what a consumer checks is what the producer computed.

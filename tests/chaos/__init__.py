@@ -1,0 +1,1 @@
+"""A real broker process on real files, killed again and again."""

@@ -1,0 +1,1 @@
+"""The ancestors' holes, each with a test that would fail on the ancestor."""

@@ -1,0 +1,1 @@
+"""One broker and its clients on virtual time, from one seed."""
