@@ -7,11 +7,16 @@ node's, written by a newer format, or holds files that are not ours.
 
 from __future__ import annotations
 
+import errno
+import logging
+
 import msgspec
 
 from ister.errors import DataDirectoryError
 from ister.io.clock import Clock
 from ister.io.disk import Disk, read_whole, write_whole
+
+log = logging.getLogger("ister.broker.directory")
 
 FORMAT = 1
 IDENTITY_FILE = "ister.json"
@@ -44,8 +49,15 @@ def claim_directory(disk: Disk, clock: Clock, node_id: int) -> DirectoryIdentity
             f"data directory {disk.location} belongs to node {identity.node_id}, this is node {node_id}",
             hint=f"Start with --node-id {identity.node_id}, or with another --data-dir.",
         )
+    is_new = identity.starts == 0
     identity = msgspec.structs.replace(identity, starts=identity.starts + 1)
-    write_whole(disk, IDENTITY_FILE, msgspec.json.format(msgspec.json.encode(identity)))
+    try:
+        write_whole(disk, IDENTITY_FILE, msgspec.json.format(msgspec.json.encode(identity)))
+    except OSError as error:
+        if is_new or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        # A broker must start on a full disk: retention may be what makes room (P5).
+        log.warning("the number of this start was not written: %s", error)
     return identity
 
 

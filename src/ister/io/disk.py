@@ -180,9 +180,8 @@ class LocalDisk:
 
     def __init__(self, root: Path, *, threads: int = 4) -> None:
         self._root = root.absolute()
-        if not self._root.is_dir():
-            self._root.mkdir(parents=True)
-            _sync_path(self._root.parent)
+        _make_durably(self._root)
+        self._durable_directories = {""}
         self._locks: list[int] = []
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ister-disk")
 
@@ -209,16 +208,19 @@ class LocalDisk:
             return []
 
     def make_directory(self, path: str) -> None:
-        if path and not self.exists(path):
+        # One that is there may be of a process that was killed before it synced the parent.
+        if path not in self._durable_directories:
             self.make_directory(parent(path))
             Path(self._resolve(path)).mkdir(exist_ok=True)
             self.sync_directory(parent(path))
+            self._durable_directories.add(path)
 
     def rename(self, source: str, target: str) -> None:
         os.replace(self._resolve(source), self._resolve(target))  # noqa: PTH105
 
     def remove(self, path: str) -> None:
         whole = Path(self._resolve(path))
+        self._durable_directories.discard(path)
         if whole.is_dir():
             for name in self.list(path):
                 self.remove(f"{path}/{name}")
@@ -259,3 +261,11 @@ def _sync_path(directory: str | Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _make_durably(directory: Path) -> None:
+    """The directory and all above it that are not there, each one's name synced."""
+    if not directory.is_dir():
+        _make_durably(directory.parent)
+        directory.mkdir(exist_ok=True)
+        _sync_path(directory.parent)

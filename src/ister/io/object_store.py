@@ -71,6 +71,7 @@ class FilesystemStore:
             try:
                 os.link(aside, path)
             except FileExistsError as error:
+                _sync_directory(path.parent)  # whoever made it may not have come to that (E2)
                 raise ObjectExists(f"object {name} is already in {self._root}") from error
         finally:
             aside.unlink(missing_ok=True)

@@ -18,6 +18,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import count
 
 from ister.errors import CorruptSegment, IsterError, StorageFailed
@@ -67,6 +68,7 @@ class LocalMetadata:
         self._proposals: dict[int, tuple[AnyCommand, asyncio.Future[Outcome]]] = {}
         self._journal: Segment | None = None
         self._snapshot_index = 0
+        self._snapshot_due = snapshot_every
         self._rotating: asyncio.Task[None] | None = None
         self._hot = HotTail(0)
 
@@ -96,9 +98,12 @@ class LocalMetadata:
 
     def _load(self) -> tuple[Recovered, SegmentIdentity, list[AnyCommand | None]]:
         self._disk.make_directory(DIRECTORY)
+        # What is seen may be a killed process's, and not durable yet; it is about to be relied on (P2).
+        self._disk.sync_directory(DIRECTORY)
         if self._disk.exists(f"{DIRECTORY}/snapshot"):
             self.state = _decode_snapshot(read_whole(self._disk, f"{DIRECTORY}/snapshot"))
         self._snapshot_index = self.state.applied_index
+        self._snapshot_due = self._snapshot_index + self._snapshot_every
         identity = _identity(self.state.applied_index + 1)
         if not self._disk.exists(identity.path + ".log"):
             if self._snapshot_index or any(n.endswith(".log") for n in self._disk.list(DIRECTORY)):
@@ -112,7 +117,7 @@ class LocalMetadata:
             # Journals that a snapshot covers, or that a crash left before their snapshot was there.
             if name.startswith("journal-") and not identity.path.endswith(name.rpartition(".")[0]):
                 self._disk.remove(f"{DIRECTORY}/{name}")
-        recovered.file.allocate(recovered.position + RESERVE_BYTES)
+        _reserve(recovered)
         data = recovered.file.read(recovered.position, 0)
         return recovered, identity, [_command(frame.records()[0].value) for frame in frames_in(data)]
 
@@ -167,7 +172,7 @@ class LocalMetadata:
             future.set_exception(error)
 
     def committed(self, segment: Segment) -> None:
-        if self.state.applied_index - self._snapshot_index >= self._snapshot_every and self._rotating is None:
+        if self.state.applied_index >= self._snapshot_due and self._rotating is None:
             self._rotating = asyncio.get_running_loop().create_task(self._rotate())
 
     def failed(self, segment: Segment, job: FlushJob) -> None:
@@ -188,22 +193,29 @@ class LocalMetadata:
         try:
             old = self._journal
             assert old is not None
-            while not old.is_idle:  # noqa: ASYNC110 (a cycle is running; it ends in milliseconds)
+            while not old.is_idle:
+                if old.failure is not None:
+                    return
                 await asyncio.sleep(0.001)
             index, data = self.state.applied_index, _encode_snapshot(self.state)
             identity = _identity(index + 1)
 
             def work() -> Recovered:
                 recovered = _create_journal(self._disk, identity)
-                write_whole(self._disk, f"{DIRECTORY}/snapshot", data)
+                with ExitStack() as undone:
+                    undone.callback(recovered.file.close)
+                    undone.callback(recovered.side.close)
+                    write_whole(self._disk, f"{DIRECTORY}/snapshot", data)
+                    undone.pop_all()
                 return recovered
 
             try:
                 recovered = await self._disk.run(work)
             except OSError as error:
-                await self._snapshot_failed(old, data, error)
+                await self._snapshot_failed(old, identity, data, error)
                 return
             self._snapshot_index = index
+            self._snapshot_due = index + self._snapshot_every
             self._use(identity, recovered)
             old.close()
             await self._disk.run(lambda: self._remove_journal(old.identity))
@@ -212,7 +224,9 @@ class LocalMetadata:
         finally:
             self._rotating = None
 
-    async def _snapshot_failed(self, old: Segment, data: bytes, error: OSError) -> None:
+    async def _snapshot_failed(
+        self, old: Segment, unused: SegmentIdentity, data: bytes, error: OSError
+    ) -> None:
         """If the new snapshot may be in place, the next start begins behind it, and would not look at what
         the old journal gets from now on: then this node stops (P1). Else the old journal goes on."""
         try:
@@ -220,7 +234,9 @@ class LocalMetadata:
         except OSError:
             seen = data
         if seen != data:
-            log.warning("metadata snapshot was not written, the next command tries again: %s", error)
+            log.warning("metadata snapshot was not written, it is tried again later: %s", error)
+            self._snapshot_due = self.state.applied_index + max(1, self._snapshot_every // 10)
+            await self._disk.run(lambda: self._remove_journal(unused))
             return
         fault = StorageFailed(
             f"the metadata snapshot may or may not be durable: {error}",
@@ -251,9 +267,17 @@ def _identity(first_index: int) -> SegmentIdentity:
 
 def _create_journal(disk: Disk, identity: SegmentIdentity) -> Recovered:
     recovered = create(disk, identity, [], 0)
-    recovered.file.allocate(RESERVE_BYTES)
-    recovered.file.sync()
+    _reserve(recovered)
     return recovered
+
+
+def _reserve(recovered: Recovered) -> None:
+    """Space ahead for the journal (P5). Without it the node still starts: it may be what makes room."""
+    try:
+        recovered.file.allocate(recovered.position + RESERVE_BYTES)
+        recovered.file.sync()
+    except OSError as error:
+        log.warning("no space could be reserved for the metadata journal: %s", error)
 
 
 def _command(value: bytes | None) -> AnyCommand | None:

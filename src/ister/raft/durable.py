@@ -72,6 +72,7 @@ class DurableStorage:
 
     def load(self) -> StoredState:
         self._disk.make_directory(DIRECTORY)
+        self._disk.sync_directory(DIRECTORY)  # what is seen may not be durable yet, and is relied on (P2)
         self._disk.remove(INCOMING)
         if self._disk.exists(SNAPSHOT):
             self._snapshot = StoredSnapshot.open(self._disk, SNAPSHOT)

@@ -213,7 +213,11 @@ class GroupCommit:
                 self._recent_sync += (job.sync_seconds - self._recent_sync) / 8
                 self.metrics.sync_seconds.observe(job.sync_seconds)
             frames += len(job.buffers)
-            job.segment.flushed(job)
+            try:
+                job.segment.flushed(job)
+            except Exception:
+                # A defect in one who was told; the other segments of this cycle must hear all the same.
+                log.exception("telling of the flush of %s failed", job.segment.identity.key)
             if job.segment.unsynced:
                 self._sync_later(job.segment)
         self.metrics.group_size.observe(frames)

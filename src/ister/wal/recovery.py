@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ister.errors import CorruptSegment
 from ister.frame import (
@@ -31,7 +31,7 @@ from ister.frame import (
     decode,
     decode_header,
 )
-from ister.io.disk import Disk, File
+from ister.io.disk import Disk, File, parent
 from ister.wal.producers import ProducerRow, ProducerTable
 from ister.wal.side_file import Checkpoint, SparseIndex, encode_block, read_blocks
 
@@ -41,7 +41,8 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 _FRAME_LIMIT = 1 << 31
 _UID_BITS = 40
 _UID_MASK = (1 << _UID_BITS) - 1
-_MOST_BEHIND = (1 << 24) - 1
+_UNKNOWN_BEHIND = (1 << 24) - 1
+"""More than can be said: the frame proves nothing about those before it."""
 
 
 @dataclass(frozen=True)
@@ -72,20 +73,22 @@ class Recovered:
     cut_bytes: int = 0
     cut_reason: str = ""
     scanned_bytes: int = 0
-    frames_scanned: int = field(default=0, repr=False)
 
 
 def create(
     disk: Disk, identity: SegmentIdentity, carried: list[ProducerRow], last_append_time_us: int
 ) -> Recovered:
     """Make a new segment's files, durably. The segment is empty."""
-    file = disk.open(identity.path + ".log", create=True)
-    side = disk.open(identity.path + ".side", create=True)
-    file.truncate(0)
-    side.truncate(0)
-    file.sync()
-    side.sync()
-    disk.sync_directory(identity.path.rpartition("/")[0])
+    with ExitStack() as opened:
+        file = disk.open(identity.path + ".log", create=True)
+        opened.callback(file.close)
+        side = disk.open(identity.path + ".side", create=True)
+        opened.callback(side.close)
+        for made in (file, side):
+            made.truncate(0)
+            made.sync()
+        disk.sync_directory(parent(identity.path))
+        opened.pop_all()
     table = ProducerTable(carried)
     return Recovered(
         file, side, 0, SparseIndex(), table, 0, identity.base_offset, last_append_time_us, source="new"
@@ -103,8 +106,9 @@ def recover(
 ) -> Recovered:
     """Open a segment that exists. `carried` is what the seal before it brought: producers, append time.
 
-    A sealed segment must reach its end, and is clipped there (F3). `cut_at` is an end in memory of a
-    process that goes on after a failed write: frames past it were refused and must not come back.
+    A sealed segment must reach its end, and is clipped there (F3). `cut_at` is the committed end in memory of
+    a process that goes on after a failed write: the log must reach it too, and frames past it must not come
+    back.
     """
     try:
         file = disk.open(identity.path + ".log")
@@ -119,11 +123,12 @@ def recover(
         opened.callback(side.close)
         state = _load(file, side, identity, carried, last_append_time_us)
         checkpointed = state.position
-        _scan(state, identity, sealed_end if sealed_end is not None else cut_at)
+        must_reach = sealed_end if sealed_end is not None else cut_at
+        _scan(state, identity, must_reach)
+        if must_reach is not None and state.end_offset < must_reach:
+            raise _too_short(identity, state.end_offset, must_reach)
         if sealed_end is None:
-            _make_durable(state, checkpointed)
-        elif state.end_offset < sealed_end:
-            raise _too_short(identity, state.end_offset, sealed_end)
+            _make_durable(disk, identity, state, checkpointed)
         opened.pop_all()
         return state
 
@@ -188,17 +193,18 @@ def _scan(state: Recovered, identity: SegmentIdentity, stop_at: int | None) -> N
 
 
 def marked(uid: int, behind: int) -> int:
-    """The segment field of a frame: the uid, and how many records before it were not yet durable.
+    """The segment field of a frame: the uid, and how many records before it may not be durable when it is.
 
     A power cut may keep a later frame of a cycle and lose an earlier one. What tells that from damage is
     whether the later one was written when the earlier one was durable already: so each frame says so.
     """
-    return uid | (behind if behind < _MOST_BEHIND else _MOST_BEHIND) << _UID_BITS
+    return uid | (behind if behind < _UNKNOWN_BEHIND else _UNKNOWN_BEHIND) << _UID_BITS
 
 
 def durable_before(header: FrameHeader) -> int:
-    """The offset up to which the log was durable when this frame was made."""
-    return header.base_offset - (header.segment >> _UID_BITS)
+    """The offset up to which the log was certainly durable when this frame was written."""
+    behind = header.segment >> _UID_BITS
+    return 0 if behind == _UNKNOWN_BEHIND else header.base_offset - behind
 
 
 def uid_of(header: FrameHeader) -> int:
@@ -218,7 +224,6 @@ def _take(state: Recovered, header: FrameHeader) -> None:
     state.position += header.size
     state.end_offset = header.end_offset
     state.last_append_time_us = max(state.last_append_time_us, header.append_time_us)
-    state.frames_scanned += 1
 
 
 def _end_of_log(
@@ -288,9 +293,14 @@ def _find_proof(
     return None
 
 
-def _make_durable(state: Recovered, checkpointed: int) -> None:
-    """Cut what is torn, then make what is kept durable before anybody relies on it (P2)."""
-    state.file.truncate(state.position)
+def _make_durable(disk: Disk, identity: SegmentIdentity, state: Recovered, checkpointed: int) -> None:
+    """Cut what is torn, then make what is kept durable before anybody relies on it (P2), its name too.
+
+    Reserved zeros behind a clean end stay: on a full disk there might be no getting them back (P5).
+    """
+    disk.sync_directory(parent(identity.path))
+    if state.cut_bytes:
+        state.file.truncate(state.position)
     position = checkpointed
     while position < state.position:
         chunk = state.file.read(min(_CHUNK_BYTES, state.position - position), position)
@@ -319,8 +329,8 @@ def _write_checkpoint(state: Recovered) -> None:
     state.side_position += len(block)
 
 
-def _too_short(identity: SegmentIdentity, end: int, sealed_end: int) -> CorruptSegment:
+def _too_short(identity: SegmentIdentity, end: int, known_end: int) -> CorruptSegment:
     return CorruptSegment(
-        f"segment {identity.key} was sealed at offset {sealed_end}, but its log ends at {end}: "
-        f"offsets {end} to {sealed_end - 1} cannot be read"
+        f"segment {identity.key} is known to reach offset {known_end}, but its log ends at {end}: "
+        f"offsets {end} to {known_end - 1} cannot be read"
     )

@@ -108,7 +108,7 @@ class Segment:
         self._side = recovered.side
         self._side_position = recovered.side_position
         self._checkpointed = recovered.position
-        self._allocated = recovered.position
+        self._allocated = max(recovered.position, recovered.file.size())
         self._buffers: list[bytearray | memoryview] = []
         self._waiting: deque[_Waiting] = deque()
         self._repeats: list[_Waiting] = []
@@ -117,7 +117,9 @@ class Segment:
         self._checkpoint_asked = False
         self._closing = False
         self._let_go = False
-        self._durable_end = recovered.end_offset
+        self._durable_when_written = recovered.end_offset
+        """Up to here the log is durable when the frames that are queued now are written: with `fsync`, all
+        that earlier cycles took, since a cycle that fails ends the segment; else the last synced end."""
 
     # Appending.
 
@@ -145,7 +147,7 @@ class Segment:
         time_us = self.last_append_time_us
         if now_us > time_us:  # A6: never back
             self.last_append_time_us = time_us = now_us
-        stamp(frame, base, marked(self._uid, base - self._durable_end), time_us)
+        stamp(frame, base, marked(self._uid, base - self._durable_when_written), time_us)
         if header.producer_id:
             self.producers.record(header.producer_id, header.sequence, count, base, time_us)
         end = base + count
@@ -186,6 +188,8 @@ class Segment:
             self.fail(self._leases.rejection(self.identity.key))
             return None
         buffers, self._buffers = self._buffers, []
+        if self.policy is FsyncPolicy.FSYNC:
+            self._durable_when_written = self.end_offset
         start = self.position - sum(map(len, buffers))
         checkpoint = self._checkpoint_due()
         job = FlushJob(
@@ -240,8 +244,8 @@ class Segment:
             self._owner.failed(self, job)
         elif self.failure is None:
             self.unsynced = not job.sync and self.policy is FsyncPolicy.INTERVAL
-            if job.sync:
-                self._durable_end = job.end_offset
+            if job.sync and self.policy is not FsyncPolicy.FSYNC:
+                self._durable_when_written = job.end_offset
             self._commit(job.end_offset, job.end_position)
         self._close_if_idle()
 
@@ -317,9 +321,10 @@ class Segment:
         return work
 
     def close(self) -> None:
-        """Close the files once nothing uses them."""
-        self._closing = self._let_go = True
-        self._close_if_idle()
+        """Close the files once nothing uses them; once is enough."""
+        if not self._let_go:
+            self._closing = self._let_go = True
+            self._close_if_idle()
 
     def hold(self) -> None:
         """A reader is about to use the file in another thread."""
