@@ -22,7 +22,7 @@ from ister.metadata.state import TopicState
 from ister.testing import Loss, SimClock, SimDisk, SimNetwork, SimProcess, VirtualLoop
 from ister.testing.history import History
 from ister.wal.producers import ProducerRow, ProducerTable
-from ister.wal.segment import Sink
+from ister.wal.sink import Sink
 
 HOST = "broker"
 PORT = 9091

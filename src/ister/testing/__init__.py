@@ -11,11 +11,16 @@ in one process, on virtual time, against faults that a real machine shows once a
     simulate(main, seed=1, limit_seconds=60)
 
 The same seed gives the same run, in every process; a failure names its seed.
+
+What clients saw goes into a `History`; `check_history` says what of it must not be: a lost or doubled record,
+a gap, an offset with two values.
 """
 
+from ister.testing.checkers import CHECKERS, Violation, check_history
 from ister.testing.clock import SimClock
 from ister.testing.disk import SimDisk
 from ister.testing.faults import DeadProcess, Faults, Rule, Trace
+from ister.testing.history import History
 from ister.testing.image import Loss
 from ister.testing.loop import (
     Deadlock,
@@ -32,9 +37,11 @@ from ister.testing.object_store import MemoryStore
 from ister.testing.process import SimProcess
 
 __all__ = [
+    "CHECKERS",
     "DeadProcess",
     "Deadlock",
     "Faults",
+    "History",
     "Livelock",
     "Loss",
     "MemoryStore",
@@ -49,6 +56,8 @@ __all__ = [
     "TimeLimit",
     "Trace",
     "UnhandledErrors",
+    "Violation",
     "VirtualLoop",
+    "check_history",
     "simulate",
 ]

@@ -16,15 +16,15 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ister.io.clock import Clock
 from ister.io.disk import Disk
-from ister.metrics import COUNTS, Counter, Histogram, Registry
+from ister.wal.metrics import WalMetrics
 
 if TYPE_CHECKING:
-    from ister.wal.segment import Segment, _Waiting
+    from ister.wal.segment import Segment
 
 log = logging.getLogger("ister.wal.commit")
 
@@ -86,47 +86,6 @@ class FlushJob:
         except OSError as error:
             # Costs the next recovery a longer scan, and no record: the log itself is durable.
             log.warning("checkpoint of %s was not written: %s", self.segment.identity.key, error)
-
-
-@dataclass
-class WalMetrics:
-    append_seconds: Histogram = field(
-        default_factory=lambda: Histogram(
-            "append_duration_seconds", "From an append's arrival to its commit."
-        )
-    )
-    sync_seconds: Histogram = field(
-        default_factory=lambda: Histogram("fsync_duration_seconds", "Time of one sync of one segment file.")
-    )
-    group_size: Histogram = field(
-        default_factory=lambda: Histogram("group_commit_frames", "Frames made durable by one cycle.", COUNTS)
-    )
-    inline: Counter = field(
-        default_factory=lambda: Counter("group_commit_inline_total", "Cycles that ran on the event loop.")
-    )
-    failures: Counter = field(
-        default_factory=lambda: Counter("flush_failures_total", "Writes or syncs that the disk refused.")
-    )
-    clock: Clock | None = None
-
-    def register(self, registry: Registry) -> None:
-        registry.add(self.append_seconds, self.sync_seconds, self.group_size, self.inline, self.failures)
-
-    def observe_appends(self, waiting: Sequence[_Waiting], end_offset: int) -> None:
-        """Durations of the appends about to be acknowledged, one look at the clock for all."""
-        assert self.clock is not None
-        now = self.clock.monotonic()
-        started, times = 0.0, 0
-        for entry in waiting:
-            if entry[0] > end_offset:
-                break
-            if entry[5] != started:
-                if times:
-                    self.append_seconds.observe(now - started, times)
-                started, times = entry[5], 0
-            times += 1
-        if times:
-            self.append_seconds.observe(now - started, times)
 
 
 class GroupCommit:

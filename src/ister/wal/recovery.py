@@ -33,7 +33,7 @@ from ister.frame import (
 )
 from ister.io.disk import Disk, File, parent
 from ister.wal.producers import ProducerRow, ProducerTable
-from ister.wal.side_file import Checkpoint, SparseIndex, encode_block, read_blocks
+from ister.wal.side_file import SparseIndex, checkpoint_block, read_blocks, write_block
 
 log = logging.getLogger("ister.wal.recovery")
 
@@ -309,24 +309,13 @@ def _make_durable(disk: Disk, identity: SegmentIdentity, state: Recovered, check
     state.file.sync()
     if state.position > checkpointed:
         try:
-            _write_checkpoint(state)
+            block = checkpoint_block(
+                state.index, state.producers, state.position, state.end_offset, state.last_append_time_us
+            )
+            state.side_position = write_block(state.side, state.side_position, block)
         except OSError as error:
             # The log itself is durable; without this the next recovery scans the same part again.
             log.warning("checkpoint at offset %d was not written: %s", state.end_offset, error)
-
-
-def _write_checkpoint(state: Recovered) -> None:
-    entries = state.index.unsaved_below(state.position)
-    block = encode_block(
-        Checkpoint(
-            state.position, state.end_offset, state.last_append_time_us, state.producers.rows(), entries
-        )
-    )
-    state.side.truncate(state.side_position)
-    state.side.write([block], state.side_position)
-    state.side.sync()
-    state.index.mark_saved(len(entries))
-    state.side_position += len(block)
 
 
 def _too_short(identity: SegmentIdentity, end: int, known_end: int) -> CorruptSegment:

@@ -32,9 +32,10 @@ from ister.wal.side_file import (
     CHECKPOINT_INTERVAL_BYTES,
     CHECKPOINT_WORTH_BYTES,
     INDEX_INTERVAL_BYTES,
-    Checkpoint,
-    encode_block,
+    checkpoint_block,
+    write_block,
 )
+from ister.wal.sink import Sink, Waiting
 from ister.wal.tail import TailOfSegment
 
 _ALLOCATE_FIRST = 64 * 1024
@@ -47,14 +48,6 @@ class FsyncPolicy(Enum):
     FSYNC = "fsync"
     INTERVAL = "interval"
     NONE = "none"
-
-
-class Sink(Protocol):
-    """Who waits for an append: a connection, mostly. Called on the event loop, once per token."""
-
-    def appended(self, token: int, base_offset: int, append_time_us: int) -> None: ...
-
-    def refused(self, token: int, error: IsterError) -> None: ...
 
 
 class Owner(Protocol):
@@ -71,9 +64,6 @@ class Owner(Protocol):
     def stopped(self, segment: Segment) -> None:
         """The segment takes nothing more: `failure` says why."""
         ...
-
-
-_Waiting = tuple[int, Sink, int, int, int, float]
 
 
 class Segment:
@@ -110,8 +100,8 @@ class Segment:
         self._checkpointed = recovered.position
         self._allocated = max(recovered.position, recovered.file.size())
         self._buffers: list[bytearray | memoryview] = []
-        self._waiting: deque[_Waiting] = deque()
-        self._repeats: list[_Waiting] = []
+        self._waiting: deque[Waiting] = deque()
+        self._repeats: list[Waiting] = []
         self._jobs = 0
         self._index_at = 0
         self._checkpoint_asked = False
@@ -221,21 +211,14 @@ class Segment:
         return self._make_checkpoint()
 
     def _make_checkpoint(self) -> bytes:
-        entries = self.index.unsaved_below(self.position)
-        self.index.mark_saved(len(entries))
         self._checkpointed = self.position
-        return encode_block(
-            Checkpoint(
-                self.position, self.end_offset, self.last_append_time_us, self.producers.rows(), entries
-            )
+        return checkpoint_block(
+            self.index, self.producers, self.position, self.end_offset, self.last_append_time_us
         )
 
     def write_side_block(self, block: bytes) -> None:
         """In the worker, after the log it speaks of was synced."""
-        self._side.truncate(self._side_position)
-        self._side.write([block], self._side_position)
-        self._side.sync()
-        self._side_position += len(block)
+        self._side_position = write_block(self._side, self._side_position, block)
 
     def flushed(self, job: FlushJob) -> None:
         """On the loop: the job is done, well or badly."""
@@ -265,7 +248,7 @@ class Segment:
         self._owner.committed(self)
 
     def _answer_repeats(self) -> None:
-        still: list[_Waiting] = []
+        still: list[Waiting] = []
         for waiting in self._repeats:
             end, sink, token, base, time_us, _ = waiting
             if end <= self.committed_end:

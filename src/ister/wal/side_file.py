@@ -22,7 +22,7 @@ import msgspec
 
 from ister.frame import crc32c
 from ister.io.disk import File
-from ister.wal.producers import ProducerRow
+from ister.wal.producers import ProducerRow, ProducerTable
 
 INDEX_INTERVAL_BYTES = 64 * 1024
 CHECKPOINT_INTERVAL_BYTES = 16 * 1024 * 1024
@@ -101,6 +101,23 @@ class SparseIndex:
         """The last known frame start at or before `position`, and its offset; 0 and 0 if none is known."""
         place = bisect_right(self._positions, position) - 1
         return (self._positions[place], self._offsets[place]) if place >= 0 else (0, 0)
+
+
+def checkpoint_block(
+    index: SparseIndex, producers: ProducerTable, position: int, end_offset: int, last_append_time_us: int
+) -> bytes:
+    """A block that tells of the log up to here, and of the index entries that no block has told of yet."""
+    entries = index.unsaved_below(position)
+    index.mark_saved(len(entries))
+    return encode_block(Checkpoint(position, end_offset, last_append_time_us, producers.rows(), entries))
+
+
+def write_block(file: File, position: int, block: bytes) -> int:
+    """Add a block where the intact ones end, durably; returns where the next one goes."""
+    file.truncate(position)
+    file.write([block], position)
+    file.sync()
+    return position + len(block)
 
 
 def encode_block(checkpoint: Checkpoint) -> bytes:

@@ -1,0 +1,22 @@
+"""Who waits for an append, and what is remembered of the wait."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ister.errors import IsterError
+
+
+class Sink(Protocol):
+    """Who waits for an append: a connection, mostly. Called on the event loop, once per token."""
+
+    def appended(self, token: int, base_offset: int, append_time_us: int) -> None: ...
+
+    def refused(self, token: int, error: IsterError) -> None: ...
+
+
+Waiting = tuple[int, Sink, int, int, int, float]
+"""An append that is not committed yet: end offset, sink, token, base offset, append time, when it arrived.
+
+A plain tuple, because one is made for every append.
+"""
