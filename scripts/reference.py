@@ -86,8 +86,6 @@ def cli_page() -> str:
     root = click.Context(cli, info_name="ister", help_option_names=["-h", "--help"])
     lines += help_section(root)
     for name in COMMANDS:
-        if name == "bench":
-            continue  # it has a page of its own, with its figures
         command = cli.get_command(root, name)
         assert command is not None
         lines += sections(command, name, root)

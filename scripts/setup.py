@@ -24,6 +24,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -39,6 +40,7 @@ MADE_FOR = VENV / ".made-for"
 CONSTRAINTS = ROOT / "constraints.txt"
 # Beside `.venv`, not in it: the lock must outlive a `.venv` that is made anew.
 STATE = ROOT / ".setup"
+WAIT_SECONDS = 0.2
 
 EXTRAS = {"core": ("arrow", "compression", "fast"), "full": ("dev", "spark")}
 CONTENTS = {
@@ -222,10 +224,18 @@ def try_lock(lock: int) -> bool:
     return True
 
 
-def wait_for_lock(lock: int) -> None:
-    if not try_lock(lock):
-        print("set-up: waiting for the install that is already running", flush=True)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+def wait_for_lock(lock: int, stage: str) -> None:
+    """Wait for whoever installs, and say meanwhile what is being downloaded, as its log does."""
+    if try_lock(lock):
+        return
+    print("set-up: waiting for the install that is already running", flush=True)
+    told = 0
+    while not try_lock(lock):
+        said = log_path(stage).read_text().splitlines() if log_path(stage).exists() else []
+        for line in said[told:]:
+            show_progress(line)
+        told = len(said)
+        time.sleep(WAIT_SECONDS)
 
 
 # Installing.
@@ -282,11 +292,15 @@ def run_pip(command: List[str], log: Any, lock: int) -> None:
     for line in process.stdout:
         log.write(line)
         log.flush()
-        progress = describe_progress(line.split())
-        if progress:
-            print("set-up:   {}".format(progress), flush=True)
+        show_progress(line)
     if process.wait() != 0:
         raise SetupFailed("pip ended with exit code {}".format(process.returncode))
+
+
+def show_progress(line: str) -> None:
+    progress = describe_progress(line.split())
+    if progress:
+        print("set-up:   {}".format(progress), flush=True)
 
 
 def describe_progress(words: List[str]) -> str:
@@ -336,7 +350,7 @@ def set_up(stage: str) -> None:
         return
     require_new_enough_python()
     lock = open_lock()
-    wait_for_lock(lock)
+    wait_for_lock(lock, stage)
     bring_up(stage, lock)
 
 
@@ -367,7 +381,7 @@ def wait_for_background(stage: str) -> None:
         return
     require_new_enough_python()
     lock = open_lock()
-    wait_for_lock(lock)
+    wait_for_lock(lock, stage)
     if ready("core") and ready(stage):
         return
     if holds(failure_path(stage), wanted_key()):

@@ -86,9 +86,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     client_advertise_port: Annotated[
         int, _count("The port that clients are told to connect to; 0 is the one listened on.", 0, _PORT)
     ] = 0
-    admin_host: Annotated[str, _text("The address to listen on for metrics and health.")] = "127.0.0.1"
+    admin_host: Annotated[str, _text("The address to listen on for metrics.")] = "127.0.0.1"
     admin_port: Annotated[
-        int, _count("The port for metrics and health; 0 takes any free one, -1 turns it off.", -1, _PORT)
+        int, _count("The port for metrics; 0 takes any free one, -1 turns it off.", -1, _PORT)
     ] = 9190
 
     max_message_bytes: Annotated[

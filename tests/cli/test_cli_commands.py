@@ -148,6 +148,8 @@ def test_a_failure_midway_says_what_was_acknowledged(cli: Ister, log: FakeLog, t
         ["--lines", "--key", "k", "--key-separator", ":"],
         ["v", "--header", "nothing"],
         ["--file", "/nowhere/at/all"],
+        ["--file", "/"],
+        ["--lines", "--file", "/"],
         ["v", "--compression", "brotli"],
     ],
     ids=" ".join,
@@ -192,7 +194,8 @@ def test_an_offset_that_is_not_there_is_a_data_problem(
 
 
 @pytest.mark.parametrize(
-    ("offset", "said"), [("-1", "-1 is negative; offsets count from 0"), ("x", "'x' is not")]
+    ("offset", "said"),
+    [("-1", "-1 is negative; offsets count from 0"), ("x", "'x' is not a valid whole number")],
 )
 def test_what_can_be_no_offset_is_refused_here(cli: Ister, events: FakeLog, offset: str, said: str) -> None:
     outcome = cli("get", "events", offset)

@@ -112,6 +112,55 @@ def test_a_pipe_that_is_closed_early_ends_the_tail_quietly(broker: Broker) -> No
     tail.stderr.close()
 
 
+def test_a_quiet_tail_ends_when_its_pipe_is_closed(broker: Broker) -> None:
+    broker.ister("put", "events", "only")
+    tail = broker.start(["tail", "events", "--from", "start"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert tail.stdout is not None and tail.stderr is not None
+    assert tail.stdout.readline() == b"only\n"
+    tail.stdout.close()  # and no other record comes that would show it
+    assert tail.wait(PATIENCE_S) == 0
+    assert tail.stderr.read() == b""
+    tail.stderr.close()
+
+
+def test_an_interrupted_put_says_what_was_acknowledged(broker: Broker) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    put = broker.start(["put", "events", "--lines"], **pipes)
+    lines, put.stdin = put.stdin, None  # which stays open: it is the interrupt that ends it
+    assert lines is not None
+    lines.write(b"1\n2\n3\n")
+    lines.flush()
+    broker.ister("topic", "create", "events", "--if-absent")
+    assert broker.ister("tail", "events", "--from", "start", "--count", "3").stdout == b"1\n2\n3\n"
+    put.send_signal(signal.SIGINT)
+    _, told = put.communicate(timeout=PATIENCE_S)
+    lines.close()
+    assert put.returncode == 130
+    assert b"interrupted; acknowledged before that: 3 records, 3 B, offsets 0 to 2" in told
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "said"),
+    [
+        (">/dev/full", 1, "the output cannot be written: No space left on device"),
+        (">&-", 1, "the output cannot be written: the standard output is closed"),
+        ("2>&-", 0, ""),
+    ],
+)
+def test_an_output_that_takes_nothing_is_said_in_a_line(
+    broker: Broker, redirection: str, code: int, said: str
+) -> None:
+    line = f'"$@" {redirection}'
+    done = subprocess.run(
+        ["sh", "-c", line, "sh", *ISTER, "topic", "list"],
+        capture_output=True,
+        env=broker.environ(),
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.decode()) == (code, f"error [failed]: {said}\n" if said else "")
+
+
 def test_a_topic_s_settings_are_kept_over_a_restart(broker: Broker) -> None:
     created = broker.ister("topic", "create", "a", "--segment-records", "10", "--retention-bytes", "1GiB")
     assert created.returncode == 0, created.stderr

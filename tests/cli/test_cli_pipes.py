@@ -120,3 +120,18 @@ def test_a_reader_that_leaves_ends_the_writing(pipe: tuple[int, Outflow]) -> Non
 
     with pytest.raises(BrokenPipeError):
         asyncio.run(scenario())
+
+
+def test_a_reader_that_leaves_is_noticed_with_nothing_to_write(pipe: tuple[int, Outflow]) -> None:
+    read, out = pipe
+
+    async def scenario() -> None:
+        leaving = asyncio.create_task(out.closed())
+        await out.write(b"x")
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not leaving.done()
+        os.close(read)
+        await leaving
+
+    asyncio.run(scenario())

@@ -98,7 +98,8 @@ async def start(
     try:
         disk = LocalDisk(Path(config.data_dir))
     except OSError as error:
-        raise DataDirectoryError(f"{config.data_dir} cannot be used: {error.strerror or error}") from error
+        reason = "it is not a directory" if Path(config.data_dir).is_file() else error.strerror or str(error)
+        raise DataDirectoryError(f"{config.data_dir} cannot be used: {reason}") from error
     broker = Broker(config, disk, SystemClock(), on_fatal=on_fatal)
     server = Server(broker, TcpNetwork(), read_rss)
     broker.commits.after_cycle = server.flush

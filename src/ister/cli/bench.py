@@ -8,23 +8,30 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from click.core import ParameterSource
 
-from ister.cli.common import client_options, pass_terminal
+from ister.cli.common import Whole, client_options, pass_terminal
 from ister.cli.lazy import LazyGroup
 from ister.cli.terminal import Paint, Terminal
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_COUNT = click.IntRange(min=1)
+_COUNT = Whole(min=1)
 
 
 def work_options(command: F) -> F:
     """How much to do; each mode has its own defaults."""
     options = [
-        click.option("--records", type=_COUNT, help="Records of each repetition."),
-        click.option("--size", type=click.IntRange(min=0), help="Bytes of a record."),
-        click.option("--batch", type=_COUNT, help="Records of one append."),
-        click.option("--in-flight", type=_COUNT, help="Appends waiting for an answer (on each connection)."),
-        click.option("--repeats", type=_COUNT, help="Repetitions, of which the median is reported."),
+        click.option("--records", metavar="N", type=_COUNT, help="Records of each repetition."),
+        click.option("--size", metavar="N", type=Whole(min=0), help="Bytes of a record."),
+        click.option("--batch", metavar="N", type=_COUNT, help="Records of one append."),
+        click.option(
+            "--in-flight",
+            metavar="N",
+            type=_COUNT,
+            help="Appends waiting for an answer (on each connection).",
+        ),
+        click.option(
+            "--repeats", metavar="N", type=_COUNT, help="Repetitions, of which the median is reported."
+        ),
     ]
     for option in reversed(options):
         command = option(command)
@@ -100,7 +107,7 @@ def read(terminal: Terminal, /, **options: int | None) -> Measured:
 
 @bench.command()
 @work_options
-@click.option("--connections", type=_COUNT, help="Connections.  [default: 64]")
+@click.option("--connections", metavar="N", type=_COUNT, help="Connections.  [default: 64]")
 @client_options
 @pass_terminal
 def fanin(terminal: Terminal, /, **options: int | None) -> Measured:
@@ -116,7 +123,7 @@ def fanin(terminal: Terminal, /, **options: int | None) -> Measured:
 
 @bench.command()
 @work_options
-@click.option("--topics", type=_COUNT, help="Topics.  [default: 1000]")
+@click.option("--topics", metavar="N", type=_COUNT, help="Topics.  [default: 1000]")
 @client_options
 @pass_terminal
 def topics(terminal: Terminal, /, **options: int | None) -> Measured:

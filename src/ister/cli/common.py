@@ -17,6 +17,13 @@ T = TypeVar("T")
 
 HELP_WIDTH: Final = 100
 
+
+class Whole(click.IntRange):
+    """A number in a range; click would call one that is none `not a valid integer range`."""
+
+    name = "whole number"
+
+
 pass_terminal = click.make_pass_decorator(Terminal)
 
 

@@ -13,6 +13,8 @@ import threading
 from collections.abc import AsyncIterator
 from typing import Final
 
+import click
+
 from ister.errors import MessageTooLarge
 
 CHUNK_BYTES: Final = 1 << 20
@@ -47,7 +49,7 @@ async def read_chunks(descriptor: int) -> AsyncIterator[bytes]:
     try:
         while piece := await arrived.get():
             if isinstance(piece, OSError):
-                raise piece
+                raise click.ClickException(f"the input cannot be read: {piece.strerror}") from piece
             yield piece
             room.release()
     finally:

@@ -157,9 +157,11 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         # Whoever read our output has seen enough. Nothing may be flushed into the dead pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as interrupt:
         if terminal.errors_to_terminal:
             terminal.tell("")  # after the ^C, so that the prompt has a line of its own
+        for told in interrupt.args:
+            _complain(terminal, "interrupted", str(told), "")
         return INTERRUPTED
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import time
 from collections import deque
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from ister.cli.common import ask_broker, client_options, pass_terminal
+from ister.cli.common import Whole, ask_broker, client_options, pass_terminal
 from ister.cli.terminal import Terminal
 from ister.errors import BadRequest, IsterError
 
@@ -56,7 +57,8 @@ _PROGRESS_EACH_S: Final = 0.2
 )
 @click.option(
     "--batch",
-    type=click.IntRange(1, 1_000_000),
+    metavar="N",
+    type=Whole(1, 1_000_000),
     default=10_000,
     show_default=True,
     help="Records in a batch.",
@@ -113,6 +115,8 @@ def put(
         ask_broker(terminal, work)
     except IsterError as error:
         raise tally.explain(error) from error
+    except KeyboardInterrupt as interrupt:
+        raise KeyboardInterrupt(*tally.told()) from interrupt
     finally:
         tally.finish()
     return tally.done(topic)
@@ -191,6 +195,10 @@ class Tally:
         told = f"{error.message}; acknowledged before that: {self._sentence()}"
         return type(error)(told, hint=error.hint)
 
+    def told(self) -> list[str]:
+        """For whoever interrupts it: what is in the log already."""
+        return [f"interrupted; acknowledged before that: {self._sentence()}"] if self.records else []
+
     def done(self, topic: str) -> Done:
         from ister.cli.render import Done
         from ister.names import normalise_topic
@@ -232,11 +240,17 @@ def check_source(
 
 def open_source(path: str | None) -> int:
     if path is None or path == "-":
+        if sys.stdin is None:
+            raise click.UsageError("the standard input is closed: there is nothing to read from")
         return 0
     try:
-        return os.open(Path(path), os.O_RDONLY)
+        descriptor = os.open(Path(path), os.O_RDONLY)
     except OSError as error:
         raise click.BadParameter(f"{path}: {error.strerror}", param_hint="--file") from error
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise click.BadParameter(f"{path} is a directory", param_hint="--file")
+    return descriptor
 
 
 async def put_one(producer: Producer, data: bytes, shape: Shape, tally: Tally) -> None:
@@ -283,10 +297,18 @@ async def put_lines(producer: Producer, descriptor: int, shape: Shape, tally: Ta
             held += cost
         while on_their_way:
             held -= await settle()
+    except asyncio.CancelledError:
+        while on_their_way and _is_acknowledged(on_their_way[0][0]):
+            await settle()  # answered while we waited for more lines: they count
+        raise
     finally:
         for task, _, _ in on_their_way:
             task.cancel()
         await asyncio.gather(*(task for task, _, _ in on_their_way), return_exceptions=True)
+
+
+def _is_acknowledged(task: asyncio.Task[Sequence[int]]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 async def _send(

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from ister.cli.common import ask_broker, client_options, pass_terminal
+from ister.cli.common import Whole, ask_broker, client_options, pass_terminal
 from ister.cli.terminal import Terminal
 from ister.errors import OffsetOutOfRange
 
 if TYPE_CHECKING:
+    from ister.cli.outflow import Outflow
     from ister.cli.records import Writer
     from ister.client.log import Log
     from ister.protocol.messages import TopicDescription
@@ -42,9 +43,9 @@ class OffsetCommand(click.Command):
 
 @click.command(cls=OffsetCommand)
 @click.argument("topic")
-@click.argument("offset", type=click.IntRange(min=0))
+@click.argument("offset", type=Whole(min=0))
 @click.option(
-    "--count", metavar="N", type=click.IntRange(min=1), default=1, show_default=True, help="How many records."
+    "--count", metavar="N", type=Whole(min=1), default=1, show_default=True, help="How many records."
 )
 @format_option
 @raw_option
@@ -87,11 +88,11 @@ def get(terminal: Terminal, topic: str, offset: int, count: int, template: str |
     help="start, end, an offset, a time (2030-01-31T12:00) or a while ago ('10m ago').  "
     "[default: end; with --no-follow: start]",
 )
-@click.option("-n", "--last", metavar="N", type=click.IntRange(min=0), help="Start with the last N records.")
+@click.option("-n", "--last", metavar="N", type=Whole(min=0), help="Start with the last N records.")
 @click.option(
     "--follow/--no-follow", default=True, show_default=True, help="Wait for new records, or stop at the end."
 )
-@click.option("--count", metavar="N", type=click.IntRange(min=1), help="Stop after this many records.")
+@click.option("--count", metavar="N", type=Whole(min=1), help="Stop after this many records.")
 @format_option
 @raw_option
 @client_options
@@ -181,7 +182,10 @@ async def resolve(
         return Span(found.end_offset, end, follow)
     assert isinstance(start, int)
     if start > found.end_offset or start < found.start_offset:
-        raise OffsetOutOfRange(f"{found.topic} has no offset {start}: it holds {_held(found)}")
+        raise OffsetOutOfRange(
+            f"{found.topic} has no offset {start}: it holds {_held(found)}",
+            hint="Give an offset that is there, or start or end.",
+        )
     return Span(start, end, follow)
 
 
@@ -192,14 +196,34 @@ def _held(found: TopicDescription) -> str:
 
 
 async def copy(terminal: Terminal, log: Log, topic: str, span: Span, write: Writer) -> int:
-    """Write the records of a span as they come; returns how many there were."""
+    """Write the records of a span as they come; returns how many there were.
+
+    Raises BrokenPipeError once nobody reads the output, even if there is nothing to write.
+    """
+    import asyncio
+
     from ister.cli.outflow import Outflow
+
+    if span.end is not None and span.end <= span.start:
+        return 0
+    out = Outflow(terminal)
+    copying = asyncio.create_task(_copy_to(out, log, topic, span, write))
+    leaving = asyncio.create_task(out.closed())
+    try:
+        await asyncio.wait({copying, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not copying.done():
+            raise BrokenPipeError
+        return copying.result()
+    finally:
+        copying.cancel()
+        leaving.cancel()
+        await asyncio.gather(copying, leaving, return_exceptions=True)
+
+
+async def _copy_to(out: Outflow, log: Log, topic: str, span: Span, write: Writer) -> int:
     from ister.client.reader import clipped
 
-    out = Outflow(terminal)
     shown = 0
-    if span.end is not None and span.end <= span.start:
-        return shown
     reader = log.read(topic, start=span.start, end=span.end, follow=span.follow)
     async with aclosing(reader.chunks()) as chunks:
         async for chunk in chunks:

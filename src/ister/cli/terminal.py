@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+import click
+
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9091"
 
 _STYLES: Final = {
@@ -41,8 +43,9 @@ class Terminal:
         self.output = "text"
         self.bootstrap = environ.get("ISTER_BOOTSTRAP") or DEFAULT_BOOTSTRAP
         may_paint = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-        self.is_terminal = sys.stdout.isatty()
-        self.errors_to_terminal = sys.stderr.isatty()
+        # A stream that was closed before we started is None.
+        self.is_terminal = sys.stdout is not None and sys.stdout.isatty()
+        self.errors_to_terminal = sys.stderr is not None and sys.stderr.isatty()
         self.input_is_terminal = sys.stdin is not None and sys.stdin.isatty()
         self.paint = Paint(on=may_paint and self.is_terminal)
         self.paint_errors = Paint(on=may_paint and self.errors_to_terminal)
@@ -53,8 +56,15 @@ class Terminal:
 
     def write(self, data: bytes) -> None:
         """To the standard output, as it is, and out at once: whoever reads the pipe sees it now."""
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        if sys.stdout is None:
+            raise click.ClickException("the output cannot be written: the standard output is closed")
+        try:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise click.ClickException(f"the output cannot be written: {error.strerror}") from error
 
     def say(self, text: str) -> None:
         self.write(f"{text}\n".encode("utf-8", "surrogateescape"))
@@ -69,4 +79,5 @@ class Terminal:
 
     def tell(self, text: str) -> None:
         """To the standard error: what a person should know and a pipe should not get."""
-        print(text, file=sys.stderr, flush=True)
+        if sys.stderr is not None:
+            print(text, file=sys.stderr, flush=True)

@@ -156,11 +156,12 @@ def delete(terminal: Terminal, name: str, yes: bool, dry_run: bool) -> Done:
         raise click.UsageError(f"deleting topic {name!r} needs --yes where there is no terminal to ask on")
     found = ask_broker(terminal, lambda log: log.describe_topic(name))
     records = found.end_offset - found.start_offset
-    held = f"{grouped(records)} records, {show_bytes(found.bytes)}"
+    held = f"{grouped(records)} {'record' if records == 1 else 'records'}, {show_bytes(found.bytes)}"
     entry = {"topic": found.topic, "uid": found.uid, "records": records, "bytes": found.bytes}
     if dry_run:
         return Done({**entry, "deleted": False}, f"would delete topic {found.topic} ({held})")
-    if not yes:
-        click.confirm(f"Delete topic {found.topic} ({held}) for good?", abort=True, err=True)
+    if not yes and not click.confirm(f"Delete topic {found.topic} ({held}) for good?", err=True):
+        terminal.tell("nothing was deleted")
+        raise click.exceptions.Exit(1)
     ask_broker(terminal, lambda log: log.delete_topic(name))
     return Done({**entry, "deleted": True}, f"deleted topic {found.topic} ({held})")

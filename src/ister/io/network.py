@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from collections.abc import Callable
 from typing import Protocol
 
-from ister.errors import AddressInUse, ConnectionFailed
+from ister.errors import AddressInUse, ConfigError, ConnectionFailed
 
 ProtocolFactory = Callable[[], asyncio.BufferedProtocol]
 
@@ -60,12 +61,20 @@ class TcpNetwork:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(f"{host}:{port} is already in use by another process") from error
-            raise AddressInUse(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+            raise ConfigError(
+                f"cannot listen on {host}:{port}: {_reason(error)}",
+                hint="Choose an address of this machine with --client-host and a port that you may use.",
+            ) from error
         return _TcpListener(server)
 
     async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.BufferedProtocol:
         try:
             _, protocol = await asyncio.get_running_loop().create_connection(factory, host, port)
         except OSError as error:
-            raise ConnectionFailed(f"cannot connect to {host}:{port}: {error.strerror or error}") from error
+            raise ConnectionFailed(f"cannot connect to {host}:{port}: {_reason(error)}") from error
         return protocol
+
+
+def _reason(error: OSError) -> str:
+    """The system's own words; asyncio puts others, with addresses in them, over those."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
