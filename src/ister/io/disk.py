@@ -211,12 +211,18 @@ class LocalDisk:
         # One that is there may be of a process that was killed before it synced the parent.
         if path not in self._durable_directories:
             self.make_directory(parent(path))
-            Path(self._resolve(path)).mkdir(exist_ok=True)
+            if not self.exists(path):
+                Path(self._resolve(path)).mkdir(exist_ok=True)
             self.sync_directory(parent(path))
             self._durable_directories.add(path)
 
     def rename(self, source: str, target: str) -> None:
         os.replace(self._resolve(source), self._resolve(target))  # noqa: PTH105
+        if source in self._durable_directories:
+            moved = source + "/"
+            self._durable_directories = {
+                path for path in self._durable_directories if path != source and not path.startswith(moved)
+            }
 
     def remove(self, path: str) -> None:
         whole = Path(self._resolve(path))
