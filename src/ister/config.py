@@ -19,6 +19,7 @@ import msgspec
 
 from ister.errors import ConfigError
 from ister.logs import parse_levels
+from ister.protocol.codec import MAX_MESSAGE_BYTES
 from ister.protocol.messages import TopicSettings
 from ister.settings import (
     GIB,
@@ -92,7 +93,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 9190
 
     max_message_bytes: Annotated[
-        int, _size("The largest request that the broker takes from anyone.", 64 * KIB, GIB)
+        int, _size("The largest request that the broker takes from anyone.", 64 * KIB, MAX_MESSAGE_BYTES)
     ] = 64 * MIB
     max_connection_in_flight_bytes: Annotated[
         int,
@@ -110,13 +111,27 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             TIB,
         ),
     ] = 64 * MIB
+    max_answer_bytes: Annotated[
+        int,
+        _size(
+            "Bytes of answers, of all connections, that are being made or were not taken yet. Fetches beyond "
+            "it wait; who takes nothing while others wait is cut off after request_timeout_ms.",
+            MIB,
+            TIB,
+        ),
+    ] = 64 * MIB
     max_connections: Annotated[
         int, _count("Connections beyond this many are refused as overloaded.", 1, 1_000_000)
     ] = 1000
     max_topics: Annotated[int, _count("Topics beyond this many are refused.", 1, 1_000_000)] = 20_000
     request_timeout_ms: Annotated[
         int,
-        _duration("How long the rest of a half-sent request may take before the line is cut.", 10, _HOUR_MS),
+        _duration(
+            "The silence in the middle of a request after which the line is cut; and how long a large one "
+            "may take to arrive before it must keep a pace of 64 KiB a second.",
+            10,
+            _HOUR_MS,
+        ),
     ] = 30_000
     drain_timeout_ms: Annotated[
         int,
@@ -174,7 +189,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     retention_bytes: Annotated[int, TOPIC_SETTINGS["retention_bytes"]] = 0
     topic_max_message_bytes: Annotated[
         int,
-        _size("The largest batch of records that a topic takes; never over max_message_bytes.", 1024, GIB),
+        _size(
+            "The largest batch of records that a topic takes; never over max_message_bytes.",
+            1024,
+            MAX_MESSAGE_BYTES,
+        ),
     ] = 16 * MIB
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ The wire table at the end is built from the classes, so a new error is one class
 
 from __future__ import annotations
 
-from typing import ClassVar, NoReturn
+from typing import ClassVar, Self
 
 
 class IsterError(Exception):
@@ -31,6 +31,13 @@ class IsterError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+    def again(self) -> Self:
+        """The same error, to be raised or told once more.
+
+        One object that is raised twice gathers the tracebacks of strangers, and keeps alive what they hold.
+        """
+        return type(self)(self.message, hint=self.hint)
 
 
 def _rebuild(kind: type[IsterError], message: str, hint: str) -> IsterError:
@@ -181,7 +188,7 @@ class RequestTimeout(IsterError):
 class TopicExists(IsterError):
     code = "topic-exists"
     wire = 19
-    default_hint = "Use the existing topic, or choose another name."
+    default_hint = "Use the existing topic (--if-absent takes it as it is), or choose another name."
 
 
 class StorageFailed(IsterError):
@@ -221,6 +228,15 @@ class ConnectionFailed(IsterError):
     wire = 24
     retriable = True
     default_hint = "Is a broker listening there? `ister serve` starts one."
+
+
+class LogClosed(ConnectionFailed):
+    """A request of a log that its own program has closed: no retry brings it back."""
+
+    code = "log-closed"
+    wire = 29
+    retriable = False
+    default_hint = "Call ister.connect again."
 
 
 class DependencyMissing(IsterError):
@@ -264,10 +280,6 @@ BY_WIRE: dict[int, type[IsterError]] = {kind.wire: kind for kind in _tree(IsterE
 BY_CODE: dict[str, type[IsterError]] = {kind.code: kind for kind in _tree(IsterError)}
 
 
-def raise_from_wire(number: int, message: str, hint: str) -> NoReturn:
-    """Turn an error that a broker sent back into the exception that it stands for."""
-    raise from_wire(number, message, hint)
-
-
 def from_wire(number: int, message: str, hint: str) -> IsterError:
+    """The exception that an error which a broker sent back stands for."""
     return BY_WIRE.get(number, IsterError)(message, hint=hint)

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from ister.errors import InvalidSetting
+from ister.protocol.codec import MAX_MESSAGE_BYTES
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -210,7 +211,9 @@ TOPIC_SETTINGS: Final[dict[str, Spec]] = {
         0,
         1024 * TIB,
     ),
-    "max_message_bytes": Spec(Kind.BYTES, "The largest batch of records that the topic takes.", 1024, GIB),
+    "max_message_bytes": Spec(
+        Kind.BYTES, "The largest batch of records that the topic takes.", 1024, MAX_MESSAGE_BYTES
+    ),
 }
 """What `ister.protocol.messages.TopicSettings` may hold, field by field."""
 

@@ -16,9 +16,10 @@ import msgspec
 from ister.broker.broker import Broker
 from ister.broker.process import start
 from ister.broker.server import Server
+from ister.broker.topic_log import TopicLog
 from ister.config import BrokerConfig
 from ister.errors import IsterError
-from ister.frame import Frame, encode, frames_in
+from ister.frame import Frame, admit, encode, frames_in
 from ister.io.network import Network, TcpNetwork
 from ister.protocol import messages
 from ister.protocol.codec import (
@@ -181,6 +182,32 @@ def append_request(correlation: int, topic: str, frame: bytes) -> bytes:
 
 def frame_of(*values: bytes, producer: int = 0, sequence: int = 0) -> bytes:
     return encode(list(values), producer_id=producer, sequence=sequence)
+
+
+class Answers:
+    """The sink of a program that embeds a broker: remembers what it was told, and that it was told once."""
+
+    def __init__(self) -> None:
+        self.appended_at: dict[int, int] = {}
+        self.refusals: dict[int, IsterError] = {}
+
+    def appended(self, token: int, base_offset: int, append_time_us: int) -> None:
+        assert token not in self.appended_at and token not in self.refusals, "answered twice"
+        self.appended_at[token] = base_offset
+
+    def refused(self, token: int, error: IsterError) -> None:
+        assert token not in self.appended_at and token not in self.refusals, "answered twice"
+        self.refusals[token] = error
+
+    def append(
+        self, topic: TopicLog, token: int, *values: bytes, producer: int = 0, sequence: int = 0
+    ) -> None:
+        """Append in this one's name, as a server would; a refusal at once is one like any other."""
+        frame = bytearray(frame_of(*values, producer=producer, sequence=sequence))
+        try:
+            topic.append(frame, admit(frame), self, token, 0.0)
+        except IsterError as error:
+            self.refused(token, error)
 
 
 class Node:

@@ -208,7 +208,7 @@ def test_metadata_that_lost_its_last_commands_does_not_hide_records(lost: int, t
 def test_a_damaged_metadata_snapshot_is_an_error(damage: str, tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
         client = await node.connect()
-        node.broker.metadata._snapshot_every = 1
+        node.broker.metadata._snapshot_every = node.broker.metadata._snapshot_due = 1
         for number in range(3):
             await client.create(f"t{number}")
 
@@ -245,9 +245,10 @@ def test_a_missing_log_of_the_open_segment_is_an_error_and_never_an_empty_start(
 
     async def scenario(node: Node) -> None:
         client = await node.connect()
-        for work in (client.append("t", frame_of(b"x")), client.fetch("t", 3), client.fetch("t", 0)):
+        for work in (client.append("t", frame_of(b"x")), client.fetch("t", 3), client.offsets_at("t", -1)):
             error = await refusal(work, CorruptSegment)
             assert "default/t:2 has no log" in error.message and "Restore" in error.hint
+        assert [frame.records()[0].value for frame in await client.fetch("t", 0)] == [b"0", b"1", b"2"]
         assert any("has no log" in note for note in (await client.describe("t")).notes)
         assert (await client.append("other", frame_of(b"x"))).base_offset == 0
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import traceback
 
 import pytest
 from broker_helpers import SimNode, append_request, frame_of, refusal, simulated
 
+from ister.broker.topic_log import FAULT_RETRY_SECONDS
 from ister.errors import IsterError, SegmentFenced, StorageFailed
 from ister.protocol.codec import decode_appended
-from ister.protocol.messages import Fetch, Kind
+from ister.protocol.messages import Append, Fetch, Kind
 
 LOG = ".log"
 
@@ -118,6 +120,7 @@ def test_pipelined_appends_around_a_failed_sync_are_each_answered_once_and_truly
         # The second fault meets the making of the next segment.
         assert refused == {SegmentFenced.wire, StorageFailed.wire}
         assert sorted(taken) == list(range(len(taken)))
+        await asyncio.sleep(FAULT_RETRY_SECONDS)  # what could not be opened is left alone for so long
         assert await client.values("t") == [b"%d" % taken[offset] for offset in sorted(taken)]
 
     simulated(scenario)
@@ -169,3 +172,73 @@ def test_a_failing_read_is_an_error_that_names_the_offset_and_not_an_end() -> No
         assert await client.values("t") == [b"x"]
 
     simulated(scenario, hot_tail_bytes=0)
+
+
+def test_a_record_that_was_called_refused_does_not_appear_after_a_restart() -> None:
+    """The disk is full, the cut fails, the appends are refused all the same; a restart finds one."""
+
+    async def scenario(node: SimNode) -> tuple[list[str], list[bytes | None]]:
+        client = await node.connect()
+        await client.append("t", frame_of(b"kept"))
+        node.disk.faults.add("truncate", prefix="segments/", suffix=".log")
+        node.disk.capacity = node.disk._used  # 64 KiB are reserved for the log: the first of the two fits
+        client.send(
+            append_request(1, "t", frame_of(b"refused")), append_request(2, "t", frame_of(b"x" * 70_000))
+        )
+        refusals = [str(answer.error) for answer in (await client.answers(2)).values()]
+        node.disk.faults.clear()
+        node.disk.capacity = 1 << 40
+        node.disk.kill()
+        node.world.kill("broker")
+        again = await node.launch_again()
+        found = await (await again.connect()).values("t")
+        await again.stop()
+        node._stopped = True
+        return refusals, found
+
+    refusals, found = simulated(scenario)
+    assert found == [b"kept"] or all("may" in refusal for refusal in refusals), (refusals, found)
+
+
+def test_the_notes_of_a_topic_on_a_full_disk_are_bounded() -> None:
+    async def scenario(node: SimNode) -> int:
+        client = await node.connect()
+        await client.append("t", frame_of(b"kept"))
+        node.disk.capacity = node.disk._used
+        for _ in range(300):
+            answer = await client.ask(Kind.APPEND, Append("t"), frame_of(b"x" * 100_000))
+            assert answer.kind
+        return len(node.broker.topics["default/t"].notes)
+
+    assert simulated(scenario) <= 100
+
+
+def test_a_fault_that_is_told_a_thousand_times_holds_on_to_no_request() -> None:
+    """Raising one exception again and again chains every frame that it passed through, with its locals."""
+
+    async def scenario(node: SimNode) -> int:
+        client = await node.connect()
+        await client.append("t", frame_of(b"one"))
+        node.disk.faults.add("write", prefix="segments/", error=errno.ENOSPC)
+        node.disk.faults.add("open", prefix="segments/", error=errno.EIO)
+        await client.ask(Kind.APPEND, Append("t"), frame_of(b"two"))
+        topic = node.broker.topics["default/t"]
+        assert topic._fault is not None
+        client.send(*(append_request(n, "t", frame_of(b"x" * 1000)) for n in range(1000)))
+        await client.answers(1000)
+        assert topic._fault is not None
+        return sum(1 for _ in traceback.walk_tb(topic._fault.__traceback__))
+
+    assert simulated(scenario) < 100
+
+
+def test_a_broker_starts_on_a_full_disk_so_that_it_can_trim() -> None:
+    async def scenario(node: SimNode) -> None:
+        client = await node.connect()
+        await client.append("t", frame_of(b"x" * 5000))
+        await node.stop()
+        node.disk.capacity = node.disk._used
+        again = await node.launch_again()
+        await again.stop()
+
+    simulated(scenario)

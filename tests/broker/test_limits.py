@@ -9,12 +9,16 @@ import msgspec
 import pytest
 from broker_helpers import Node, SimNode, append_request, frame_of, on_real_disk, refusal, request, simulated
 
+from ister.broker.answers import LEAST_BYTES_PER_SECOND
 from ister.broker.connection import WRITE_BUFFER_BYTES, Connection
 from ister.broker.server import MAX_FETCH_BYTES, SCRATCH_BYTES
-from ister.errors import Overloaded
+from ister.client.connection import MAX_ANSWER_BYTES
+from ister.config import specs
+from ister.errors import Overloaded, RequestTimeout
 from ister.protocol import messages
-from ister.protocol.codec import PREFIX
+from ister.protocol.codec import MAX_MESSAGE_BYTES, PREFIX, encode_header, encode_message
 from ister.protocol.messages import Kind
+from ister.settings import TOPIC_SETTINGS
 from ister.wal.tail import HotTail
 
 MIB = 1 << 20
@@ -231,6 +235,150 @@ def test_large_requests_on_many_connections_all_get_through(tmp_path: Path) -> N
     on_real_disk(tmp_path, scenario, max_in_flight_bytes=8 * MIB, max_connection_in_flight_bytes=4 * MIB)
 
 
+def test_requests_that_arrive_a_byte_at_a_time_do_not_keep_everybody_else_out() -> None:
+    async def scenario(node: SimNode) -> str:
+        await (await node.connect()).append("t", frame_of(b"x"))
+        drips = []
+        for _ in range(4):
+            drip = await node.connect()
+            whole = append_request(1, "t", frame_of(b"x" * (15 << 18)))
+            drip.send(whole[:1000])
+            drips.append((drip, whole))
+        honest = await node.connect()
+        honest.send(append_request(7, "t", frame_of(b"x" * (1 << 20))))
+        for turn in range(100):
+            await asyncio.sleep(20)  # below request_timeout_ms
+            for drip, whole in drips:
+                if not drip.closed.is_set():
+                    drip.send(whole[1000 + turn : 1001 + turn])
+            if honest.answer_count:
+                return "answered"
+        return "waits after 2000 s"
+
+    assert (
+        simulated(scenario, max_in_flight_bytes=8 << 20, max_connection_in_flight_bytes=4 << 20) == "answered"
+    )
+
+
+def test_appends_of_clients_that_left_still_count_until_the_disk_has_them() -> None:
+    """A disk that hangs, and clients that send, give up and come back: the queue is bounded."""
+
+    async def scenario(node: SimNode) -> tuple[int, int]:
+        client = await node.connect()
+        await client.append("t", frame_of(b"x"))
+        node.disk.slow(600)
+        for _ in range(40):
+            visitor = await node.connect()
+            visitor.send(append_request(1, "t", frame_of(b"x" * (1 << 20))))
+            await asyncio.sleep(1)
+            visitor.transport.abort()
+        segment = node.broker.topics["default/t"]._segment
+        assert segment is not None
+        return sum(map(len, segment._buffers)), node.server.in_flight_bytes
+
+    queued, counted = simulated(scenario, max_in_flight_bytes=8 << 20, max_connection_in_flight_bytes=4 << 20)
+    assert queued <= 9 << 20, f"{queued} bytes are queued, {counted} are counted"
+
+
+@pytest.mark.parametrize("size", [1 << 20, 100_000, 100], ids=["large", "small", "tiny"])
+def test_clients_that_send_and_leave_fill_the_bound_and_no_more(size: int) -> None:
+    """Requests that come whole, in one read, wait for room too; who stays is answered in the end."""
+    limit = 2 * MIB
+
+    async def scenario(node: SimNode) -> None:
+        client = await node.connect()
+        await client.append("t", frame_of(b"x"))
+        node.disk.slow(600)
+        requests = [
+            append_request(number, "t", frame_of(bytes(size))) for number in range(200_000 // size + 1)
+        ]
+        for _ in range(60):
+            visitor = await node.connect()
+            visitor.send(*requests)
+            await asyncio.sleep(0.2)
+            visitor.transport.abort()
+        segment = node.broker.topics["default/t"]._segment
+        assert segment is not None
+        assert sum(map(len, segment._buffers)) <= limit + SCRATCH_BYTES
+        client.send(*requests)
+        node.disk.faults.clear()
+        await asyncio.sleep(700)
+        answers = client.unread()
+        assert [answer.correlation for answer in answers] == list(range(len(requests)))
+        assert {answer.kind for answer in answers} == {0}
+        assert node.server.in_flight_bytes == 0 and node.server.paused == {}
+
+    simulated(scenario, max_in_flight_bytes=limit)
+
+
+def test_the_headers_of_waiting_requests_count_as_in_flight() -> None:
+    async def scenario(node: SimNode) -> tuple[int, int]:
+        client = await node.connect()
+        await client.create("t")
+        padded = msgspec.msgpack.encode(["t", 0, 1, 60_000, "x" * 60_000])
+        for n in range(500):
+            client.send(encode_message(n, Kind.FETCH, padded))
+        await asyncio.sleep(5)
+        (connection,) = node.server._connections
+        return len(connection._tasks) * len(padded), node.server.in_flight_bytes
+
+    held, counted = simulated(scenario)
+    assert counted >= held or held <= 16 * 1024 * 1024, f"{held} bytes are held, {counted} are counted"
+
+
+def test_questions_are_answered_while_appends_wait_for_room() -> None:
+    async def scenario(node: SimNode) -> None:
+        client, other = await node.connect(), await node.connect()
+        await client.append("t", frame_of(b"x"))
+        node.disk.slow(60)
+        for number in range(4):
+            client.send(append_request(number, "t", frame_of(bytes(50_000))))
+            await asyncio.sleep(0.1)
+        assert node.server.in_flight_bytes > 64 * 1024
+        assert (await other.ask(Kind.STATS, messages.Empty())).kind == 0
+        assert (await (await node.connect()).fetch("t", 0))[0].header.count == 1
+
+    simulated(scenario, max_in_flight_bytes=64 * 1024)
+
+
+def test_a_large_request_at_the_least_pace_is_not_cut_off() -> None:
+    async def scenario(node: SimNode) -> None:
+        client = await node.connect()
+        whole = append_request(1, "t", frame_of(bytes(8 * MIB)))
+        for start in range(0, len(whole), LEAST_BYTES_PER_SECOND):
+            client.send(whole[start : start + LEAST_BYTES_PER_SECOND])
+            await asyncio.sleep(1)
+        assert (await client.answer()).kind == 0
+
+    simulated(scenario, request_timeout_ms=30_000)
+
+
+def test_a_large_request_that_drips_in_is_told_so_and_gives_its_memory_back() -> None:
+    async def scenario(node: SimNode) -> None:
+        client = await node.connect()
+        whole = append_request(1, "t", frame_of(bytes(8 * MIB)))
+        for byte in whole[:3]:
+            client.send(bytes([byte]))
+            await asyncio.sleep(20)
+        client.send(whole[3:1000])
+        await asyncio.sleep(20)
+        assert node.server.in_flight_bytes == len(whole), "it has its buffer only now"
+        client.send(whole[1000:1001])
+        await asyncio.sleep(20)
+        assert node.server.in_flight_bytes == 0
+        error = client.unread()[-1].error
+        assert type(error) is RequestTimeout and f"of a request of {len(whole)}" in error.message
+
+    simulated(scenario, request_timeout_ms=30_000)
+
+
+def test_no_topic_takes_a_batch_that_no_client_can_be_sent() -> None:
+    assert TOPIC_SETTINGS["max_message_bytes"].high < MAX_ANSWER_BYTES
+    assert specs()["max_message_bytes"].high == TOPIC_SETTINGS["max_message_bytes"].high
+    largest = encode_message(1, 0, encode_header(messages.FetchAnswer(1 << 63, 1 << 63)), MAX_MESSAGE_BYTES)
+    assert PREFIX.unpack_from(largest)[0] <= MAX_ANSWER_BYTES
+
+
 def test_topics_beyond_the_limit_are_refused(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
         client = await node.connect()
@@ -283,3 +431,22 @@ def test_a_header_with_fields_of_a_later_version_is_understood_and_not_hoarded(t
         assert sum(map(len, node.server.logs)) < 10_000
 
     on_real_disk(tmp_path, scenario)
+
+
+def test_max_topics_holds_for_topics_that_are_made_at_once() -> None:
+    async def scenario(node: SimNode) -> int:
+        made = [node.broker.create_topic(f"t{n}", {}, if_absent=True) for n in range(20)]
+        await asyncio.gather(*made, return_exceptions=True)
+        return len(node.broker.topics)
+
+    assert simulated(scenario, max_topics=3) == 3
+
+
+def test_max_topics_holds_for_appends_that_make_topics() -> None:
+    async def scenario(node: SimNode) -> int:
+        client = await node.connect()
+        client.send(*(append_request(n, f"t{n}", frame_of(b"x")) for n in range(20)))
+        await client.answers(20)
+        return len(node.broker.topics)
+
+    assert simulated(scenario, max_topics=3) == 3

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from broker_helpers import append_request, frame_of, request
 
-from ister.broker import connection, server
+from ister.broker import connection, receiving, server
 from ister.errors import IsterError, UnknownTopic, _tree
 from ister.frame import FrameHeader
 from ister.protocol import messages
@@ -72,7 +72,7 @@ def test_the_frame_and_the_limits_are_as_the_page_says() -> None:
     assert tuple(frame_rows) == FrameHeader._fields
     assert f"under way on a connection | {connection.MAX_TASKS:,} |" in PAGE
     assert connection.WRITE_BUFFER_BYTES == 1 << 20
-    assert connection.GREETING_BYTES == 128 * 1024 and MAX_HEADER_BYTES == 65_535
+    assert receiving.GREETING_BYTES == 128 * 1024 and MAX_HEADER_BYTES == 65_535
     assert server.MAX_FETCH_BYTES == 8 << 20 and server.MAX_WAIT_MS == 60_000
 
 

@@ -307,3 +307,23 @@ def test_a_topic_deleted_under_load_answers_every_append_and_leaves_no_task_behi
         assert set(node.disk.list("segments")) <= uids
 
     simulated(scenario, seed=seed)
+
+
+def test_retention_counts_a_segment_once_in_the_moment_of_its_seal() -> None:
+    async def scenario(node: SimNode) -> list[tuple[int, int]]:
+        client = await node.connect()
+        await client.create("t", segment_records=2)
+        topic = node.broker.topics["default/t"]
+        seen: list[tuple[int, int]] = []
+
+        def look(command: object, outcome: object) -> None:
+            if type(command).__name__ == "SealSegment":
+                seen.append((topic.bytes, sum(s.end_position for s in topic.state.segments)))
+
+        node.broker.metadata.watch(look)
+        for _ in range(4):
+            await client.append("t", frame_of(b"x"))
+        return seen
+
+    for counted, there in simulated(scenario):
+        assert counted == there

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from ister.broker import topic_log
+from ister.broker import opening, topic_log
 from ister.broker.topic_log import TopicLog
 from ister.errors import IsterError
 from ister.testing.mount import OpenFile
@@ -91,7 +91,7 @@ def producers_are_forgotten_at_a_restart() -> contextlib.AbstractContextManager[
         recovered.producers = ProducerTable()
         return recovered
 
-    return mock.patch.object(topic_log, "recover", forgetful)
+    return mock.patch.object(opening, "recover", forgetful)
 
 
 def a_second_sync_is_believed() -> contextlib.AbstractContextManager[Any]:

@@ -15,8 +15,9 @@ import msgspec
 from ister.broker.data_directory import DirectoryIdentity, claim_directory
 from ister.broker.held import HeldAppend, HeldAppends
 from ister.broker.sealed import SealedSegments
+from ister.broker.storage import Storage
 from ister.broker.topic_log import TopicLog
-from ister.broker.topic_reads import Storage
+from ister.broker.topic_reads import segment_path
 from ister.config import BrokerConfig
 from ister.errors import (
     DataDirectoryError,
@@ -47,7 +48,7 @@ from ister.protocol.messages import SegmentDescription, TopicDescription, TopicS
 from ister.settings import validate_settings
 from ister.wal.group_commit import GroupCommit
 from ister.wal.leases import Leases
-from ister.wal.segment import Sink
+from ister.wal.sink import Sink
 from ister.wal.tail import HotTail
 
 log = logging.getLogger("ister.broker")
@@ -80,6 +81,9 @@ class Broker:
         self.fatal: IsterError | None = None
         self._on_fatal = on_fatal
         self._creating: dict[str, HeldAppends] = {}
+        """Appends that wait for the topic that the first of them makes."""
+        self._proposed: list[str] = []
+        """Names in creations that are under way; one may be there twice."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
         self.hot = HotTail(config.hot_tail_bytes)
@@ -206,6 +210,7 @@ class Broker:
         for topic in list(self.topics.values()):
             await topic.close()
         await self.commits.stop()
+        await self._storage.sealed.close()
         await self.metadata.close()
         await self.disk.run(lambda: None)
         self.disk.close()
@@ -264,8 +269,9 @@ class Broker:
     async def _drop_trimmed(self, uid: int) -> None:
         topic = self.metadata.state.topic_by_uid(uid)
         if topic is not None:
-            # A file that is still open keeps its space: what is read again is opened again.
-            self._storage.sealed.forget(f"segments/{uid:016d}/")
+            # A file that is still open keeps its space.
+            kept = {segment_path(uid, segment) for segment in topic.segments}
+            self._storage.sealed.forget(f"segments/{uid:016d}/", keep=kept)
             try:
                 await self.disk.run(lambda: self._remove_trimmed(topic))
             except OSError as error:
@@ -293,6 +299,7 @@ class Broker:
             raise UnknownTopic(f"there is no topic {name}, and auto_create_topics is off")
         held = self._creating.get(name)
         if held is None:
+            self._check_room_for(name)
             config = self.config
             held = HeldAppends(config.max_held_appends, config.max_held_bytes, config.max_held_ms / 1000)
             self._creating[name] = held
@@ -329,14 +336,30 @@ class Broker:
         name = normalise_topic(name)
         if self._stopping:
             raise ShuttingDown(f"node {self.config.node_id} is stopping")
-        if len(self.topics) >= self.config.max_topics and name not in self.topics:
-            raise Overloaded(f"there are {len(self.topics)} topics, max_topics is {self.config.max_topics}")
+        self._check_room_for(name)
         node = self.config.node_id
         chosen = msgspec.structs.replace(self.config.topic_defaults(), **validate_settings(settings))
-        outcome = await self.metadata.propose(CreateTopic(name, chosen, node, [node], self.clock.now_us()))
+        command = CreateTopic(name, chosen, node, [node], self.clock.now_us())
+        self._proposed.append(name)
+        try:
+            outcome = await self.metadata.propose(command)
+        finally:
+            self._proposed.remove(name)
         if outcome.result is Result.EXISTS and not if_absent:
             raise TopicExists(f"topic {name} is there already")
         return self.find(name)
+
+    def _check_room_for(self, name: str) -> None:
+        """Hold max_topics, with those that are being made: by a command, or by a first append."""
+        made = len(self.topics)
+        being_made = {new for new in (*self._creating, *self._proposed) if new not in self.topics}
+        if name in self.topics or name in being_made:
+            return
+        if made + len(being_made) >= self.config.max_topics:
+            raise Overloaded(
+                f"there are {made} topics and {len(being_made)} are being made, "
+                f"max_topics is {self.config.max_topics}"
+            )
 
     async def alter_topic(self, name: str, settings: dict[str, int | str]) -> None:
         topic = self.find(name)

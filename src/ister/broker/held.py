@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ister.errors import IsterError, Overloaded
 from ister.frame import FrameHeader
-from ister.wal.segment import Sink
+from ister.wal.sink import Sink
 
 
 class HeldAppend(NamedTuple):
@@ -59,7 +59,7 @@ class HeldAppends:
 
     def refuse(self, error: IsterError) -> None:
         for append in self._clear():
-            append.sink.refused(append.token, error)
+            append.sink.refused(append.token, error.again())
 
     def _clear(self) -> deque[HeldAppend]:
         waiting, self._waiting, self._bytes = self._waiting, deque(), 0

@@ -97,9 +97,10 @@ async def start(
     """Start a broker on the running loop; raises `IsterError` and leaves nothing behind if it cannot."""
     try:
         disk = LocalDisk(Path(config.data_dir))
+    except FileExistsError as error:
+        raise DataDirectoryError(f"{config.data_dir} cannot be used: it is not a directory") from error
     except OSError as error:
-        reason = "it is not a directory" if Path(config.data_dir).is_file() else error.strerror or str(error)
-        raise DataDirectoryError(f"{config.data_dir} cannot be used: {reason}") from error
+        raise DataDirectoryError(f"{config.data_dir} cannot be used: {error.strerror or error}") from error
     broker = Broker(config, disk, SystemClock(), on_fatal=on_fatal)
     server = Server(broker, TcpNetwork(), read_rss)
     broker.commits.after_cycle = server.flush

@@ -1,11 +1,16 @@
-"""Sealed segments, open for reading: a bounded number of them, the least recently used closed first."""
+"""Sealed segments, open for reading: a bounded number of them, the least recently used closed first.
+
+A file is closed when the last reader that was given it lets go. One whose segment is removed while it is
+being opened is closed as soon as it is open, and those who wait for it are told.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Collection
 
-from ister.errors import CorruptSegment
+from ister.errors import CorruptSegment, IsterError
 from ister.io.disk import Disk, File
 from ister.metadata.state import SegmentState
 from ister.wal.reader import Found, first_offset_at_or_after, plan_read
@@ -40,7 +45,9 @@ class SealedSegments:
         self._disk = disk
         self._max_open = max_open
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()
-        self._opening: dict[str, asyncio.Task[_OpenFile]] = {}
+        self._opening: dict[str, asyncio.Task[None]] = {}
+        self._unwanted: set[str] = set()
+        """Those of `_opening` that are to be closed at once."""
 
     async def read(
         self, identity: SegmentIdentity, state: SegmentState, offset: int, max_bytes: int
@@ -81,30 +88,44 @@ class SealedSegments:
             if task is None:
                 task = asyncio.get_running_loop().create_task(self._open(identity, state))
                 self._opening[identity.path] = task
-            await asyncio.shield(task)
+            await asyncio.wait([task])
+            error = task.exception()
+            if isinstance(error, IsterError):
+                raise error.again()
+            task.result()
 
-    async def _open(self, identity: SegmentIdentity, state: SegmentState) -> _OpenFile:
+    async def _open(self, identity: SegmentIdentity, state: SegmentState) -> None:
+        path = identity.path
         try:
             recovered = await self._disk.run(
                 lambda: recover(self._disk, identity, [], 0, sealed_end=state.end_offset)
             )
             recovered.side.close()
-            opened = self._files[identity.path] = _OpenFile(
-                recovered.file, recovered.index, recovered.position
-            )
+            if path in self._unwanted:
+                recovered.file.close()
+                raise CorruptSegment(f"segment {identity.key} was removed while it was being opened")
+            self._files[path] = _OpenFile(recovered.file, recovered.index, recovered.position)
             while len(self._files) > self._max_open:
-                _, oldest = self._files.popitem(last=False)
-                oldest.closing = True
-                oldest.close_if_unused()
-            return opened
+                _let_go(self._files.popitem(last=False)[1])
         except OSError as error:
             raise CorruptSegment(f"segment {identity.key} cannot be opened: {error}") from error
         finally:
-            del self._opening[identity.path]
+            del self._opening[path]
+            self._unwanted.discard(path)
 
-    def forget(self, prefix: str) -> None:
-        """Close those under a path: their files are about to be removed."""
-        for path in [path for path in self._files if path.startswith(prefix)]:
-            gone = self._files.pop(path)
-            gone.closing = True
-            gone.close_if_unused()
+    def forget(self, prefix: str, *, keep: Collection[str] = ()) -> None:
+        """Close those under a path but for some: their files are about to be removed."""
+        for path in [path for path in self._files if path.startswith(prefix) and path not in keep]:
+            _let_go(self._files.pop(path))
+        self._unwanted |= {path for path in self._opening if path.startswith(prefix) and path not in keep}
+
+    async def close(self) -> None:
+        """Close all of them; none is being opened any more."""
+        self.forget("")
+        if self._opening:
+            await asyncio.wait(list(self._opening.values()))
+
+
+def _let_go(opened: _OpenFile) -> None:
+    opened.closing = True
+    opened.close_if_unused()

@@ -9,8 +9,10 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from ister import __version__
+from ister.broker.answers import AnswerBudget, Share
 from ister.broker.broker import Broker
-from ister.broker.connection import Connection
+from ister.broker.connection import UNCOUNTED_HEADER_BYTES, Connection
+from ister.broker.receiving import Receiver
 from ister.broker.topic_log import TopicLog
 from ister.errors import BadRequest, Overloaded, UnknownTopic
 from ister.frame import FrameHeader
@@ -27,9 +29,9 @@ log = logging.getLogger("ister.broker.server")
 SCRATCH_BYTES = 256 * 1024
 MAX_FETCH_BYTES = 8 * 1024 * 1024
 MAX_WAIT_MS = 60_000
+DESCRIPTION_BYTES = 256 * 1024
+"""The share of memory that an answer with descriptions of topics takes while it is made."""
 _TOPICS_CACHED = 100_000
-_CACHED_HEADER_BYTES = 512
-"""Any name is shorter. Headers may have fields that we do not know, up to 64 KiB of them."""
 
 Handler = Callable[[Connection, int, bytes], Awaitable[None]]
 
@@ -51,9 +53,12 @@ class Server:
         """Request bytes of all connections that are not answered yet."""
         self.total_limit = broker.config.max_in_flight_bytes
         self.connection_limit = broker.config.max_connection_in_flight_bytes
-        self.paused: dict[Connection, None] = {}
+        self.small_request_bytes = self.total_limit // (2 * broker.config.max_connections)
+        """Requests up to this size take half of the bound if every connection is in the middle of one."""
+        self.answers = AnswerBudget(broker.config.max_answer_bytes)
+        self.paused: dict[Receiver, None] = {}
         """Connections that are not read from, for back-pressure."""
-        self.waiting: dict[Connection, None] = {}
+        self.waiting: dict[Receiver, None] = {}
         """Those of them that wait for the bound of all, in the order in which they came to it."""
         self.logs: dict[bytes, TopicLog] = {}
         """Topics by the header of an append to them: the same bytes come millions of times."""
@@ -81,6 +86,7 @@ class Server:
             self.fetch_seconds,
             Gauge("connections", "Open client connections.", lambda: len(self._connections)),
             Gauge("in_flight_bytes", "Request bytes not answered yet.", lambda: self.in_flight_bytes),
+            Gauge("answer_bytes", "Bytes of answers being made or not taken yet.", lambda: self.answers.used),
             Gauge(
                 "paused_connections",
                 "Connections not read from, for back-pressure.",
@@ -129,10 +135,6 @@ class Server:
     def closed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
         self.paused.pop(connection, None)
-        self.waiting.pop(connection, None)
-        self.in_flight_bytes -= connection.in_flight_bytes
-        connection.in_flight_bytes = 0
-        self.let_in()
 
     def has_room(self, size: int) -> bool:
         """May a request of this size be received, next to all that is not answered yet? Alone, any may."""
@@ -181,7 +183,7 @@ class Server:
         name = normalise_topic(decode_message(messages.Append, header).topic)
         self.broker.append(name, frame, found, connection, token, connection.last_received)
         topic = self.broker.takes_appends(name)
-        if topic is not None and len(header) <= _CACHED_HEADER_BYTES:
+        if topic is not None and len(header) <= UNCOUNTED_HEADER_BYTES:
             if len(self.logs) >= _TOPICS_CACHED:
                 self.logs.clear()
             self.logs[header] = topic
@@ -226,20 +228,48 @@ class Server:
         request = decode_message(messages.Fetch, header)
         topic = self.broker.find(request.topic)
         max_bytes = max(1, min(request.max_bytes, MAX_FETCH_BYTES))
-        end = await topic.known_end()
-        if request.offset == end and request.wait_ms > 0:
+        if request.wait_ms > 0 and await topic.is_at_end(request.offset):
             await self._wait_for_records(topic, request.offset, min(request.wait_ms, MAX_WAIT_MS) / 1000)
             if topic.is_deleted:
                 raise UnknownTopic(f"topic {topic.state.name} was deleted")
         async with connection.read_slots:
-            await connection.writable.wait()
+            least: int | None = 0
+            while least is not None:
+                least = await self._read(connection, correlation, topic, request.offset, max_bytes, least)
+
+    async def _read(
+        self,
+        connection: Connection,
+        correlation: int,
+        topic: TopicLog,
+        offset: int,
+        max_bytes: int,
+        least: int,
+    ) -> int | None:
+        """Answer with what is there; or say how much memory that takes, if it is more than there is now."""
+        with await self._room_for(connection, max_bytes, least) as share:
             started = self.broker.clock.monotonic()
-            found = await topic.read(request.offset, max_bytes)
+            found = await topic.read(offset, min(share.size, max_bytes))
+            # A frame is never split: one may be larger than what was asked for.
+            size = sum(map(len, found.buffers))
+            if size > share.size and not share.grow(size):
+                return size
             answer = messages.FetchAnswer(topic.state.start_offset, topic.end_offset)
             connection.respond(correlation, encode_header(answer), list(found.buffers))
             if found.records:
                 self.records_out.add(found.records)
                 self.fetch_seconds.observe(self.broker.clock.monotonic() - started)
+            return None
+
+    async def _room_for(self, connection: Connection, wanted: int, least: int = 0) -> Share:
+        """Memory for an answer, for a client that has taken its earlier ones."""
+        await connection.drained()
+        share = await self.answers.take(wanted, least)
+        while not connection.writable.is_set():  # it stopped reading while it waited: others go first
+            share.give_back()
+            await connection.drained()
+            share = await self.answers.take(wanted, least)
+        return share
 
     async def _wait_for_records(self, topic: TopicLog, offset: int, seconds: float) -> None:
         woken = asyncio.Event()
@@ -272,7 +302,7 @@ class Server:
     async def _create_topic(self, connection: Connection, correlation: int, header: bytes) -> None:
         request = decode_message(messages.CreateTopic, header)
         topic = await self.broker.create_topic(request.topic, request.settings, if_absent=request.if_absent)
-        self._respond(connection, correlation, await self.broker.describe(topic))
+        await self._respond_with_description(connection, correlation, topic)
 
     async def _delete_topic(self, connection: Connection, correlation: int, header: bytes) -> None:
         await self.broker.delete_topic(decode_message(messages.DeleteTopic, header).topic)
@@ -281,20 +311,30 @@ class Server:
     async def _alter_topic(self, connection: Connection, correlation: int, header: bytes) -> None:
         request = decode_message(messages.AlterTopic, header)
         await self.broker.alter_topic(request.topic, request.settings)
-        self._respond(connection, correlation, await self.broker.describe(self.broker.find(request.topic)))
+        await self._respond_with_description(connection, correlation, self.broker.find(request.topic))
 
     async def _list_topics(self, connection: Connection, correlation: int, header: bytes) -> None:
         prefix = decode_message(messages.ListTopics, header).prefix
-        found = [
-            await self.broker.describe(topic, with_segments=False)
-            for name, topic in sorted(self.broker.topics.items())
-            if name.startswith(prefix)
-        ]
-        self._respond(connection, correlation, messages.TopicList(found))
+        async with connection.description_slots:
+            with await self._room_for(connection, DESCRIPTION_BYTES):
+                found = [
+                    await self.broker.describe(topic, with_segments=False)
+                    for name, topic in sorted(self.broker.topics.items())
+                    if name.startswith(prefix)
+                ]
+                self._respond(connection, correlation, messages.TopicList(found))
 
     async def _describe_topic(self, connection: Connection, correlation: int, header: bytes) -> None:
         topic = self.broker.find(decode_message(messages.DescribeTopic, header).topic)
-        self._respond(connection, correlation, await self.broker.describe(topic))
+        await self._respond_with_description(connection, correlation, topic)
+
+    async def _respond_with_description(
+        self, connection: Connection, correlation: int, topic: TopicLog
+    ) -> None:
+        """A chain of many segments makes a large answer: it is bounded as a fetch is."""
+        async with connection.description_slots:
+            with await self._room_for(connection, DESCRIPTION_BYTES):
+                self._respond(connection, correlation, await self.broker.describe(topic))
 
     async def _cluster(self, connection: Connection, correlation: int, header: bytes) -> None:
         identity = self.broker.identity

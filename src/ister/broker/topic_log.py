@@ -4,6 +4,11 @@ It ties together what the others only know a part of: metadata says which segmen
 begins (E6), that segment's own log says where it ends, the handoff machine says whether an append may be
 admitted. Whatever an append meets, a segment being opened, handed off, or broken, it is either appended,
 held for the next segment within bounds, or refused with an error that says why.
+
+Fault model: the disk may be full, or fail in a write or a sync; the metadata may not answer, or apply a
+command whose answer is lost. A refusal then means one of two things, and says which. Either the record will
+never be read: it was never written, or the cut or the seal that excludes it is durable. Or nobody knows,
+because that cut failed too, or the broker stopped first: a `StorageFailed` whose message says "may".
 """
 
 from __future__ import annotations
@@ -11,23 +16,29 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+from collections import deque
 
 from ister.broker import handoff as steps
 from ister.broker.handoff import Handoff
 from ister.broker.held import HeldAppend, HeldAppends
-from ister.broker.topic_reads import ReadableTopic, Storage
+from ister.broker.opening import close_files, describe_cut, log_opened, open_log
+from ister.broker.storage import Storage
+from ister.broker.topic_reads import ReadableTopic
 from ister.errors import (
     IsterError,
     MessageTooLarge,
     SegmentFenced,
+    ShuttingDown,
     StorageFailed,
+    invariant,
 )
 from ister.frame import FrameHeader
-from ister.metadata.commands import OpenedSegment, Result, SealSegment
-from ister.metadata.state import SegmentState, TopicState
+from ister.metadata.commands import Result, SealSegment
+from ister.metadata.state import TopicState
 from ister.wal.group_commit import FlushJob
-from ister.wal.recovery import Recovered, SegmentIdentity, create, recover
-from ister.wal.segment import FsyncPolicy, Segment, Sink
+from ister.wal.recovery import Recovered, SegmentIdentity
+from ister.wal.segment import FsyncPolicy, Segment
+from ister.wal.sink import Sink
 
 log = logging.getLogger("ister.broker.topic")
 
@@ -36,6 +47,7 @@ PRODUCER_MEMORY_US = 7 * 24 * 3600 * 1_000_000
 FAULT_RETRY_SECONDS = 1.0
 PRODUCERS_PER_SEGMENT = 20_000
 """More producers than this in one segment roll it over, so that the table stays bounded."""
+NOTES_KEPT = 8
 
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
@@ -45,13 +57,18 @@ class TopicLog(ReadableTopic):
 
     def __init__(self, storage: Storage, state: TopicState) -> None:
         super().__init__(storage, state)
-        self.notes: list[str] = []
+        self.notes: deque[str] = deque(maxlen=NOTES_KEPT)
+        """What people should know of this log's past: the last cuts that recovery found necessary."""
         self._handoff = Handoff()
         self._held = HeldAppends(storage.max_held_appends, storage.max_held_bytes, storage.max_held_seconds)
         self._opening: asyncio.Task[None] | None = None
         self._handing_off: asyncio.Task[None] | None = None
         self._effects: list[steps.Effect] = []
         self._drained: asyncio.Event = asyncio.Event()
+        self._turned: asyncio.Event = asyncio.Event()
+        """Set, and replaced, whenever those who wait for the open segment should look again."""
+        self._opening_count = 0
+        self._stopping = False
         self._fault_until = 0.0
         self._cut_at: int | None = None
         self._now_us = storage.clock.now_us
@@ -90,8 +107,9 @@ class TopicLog(ReadableTopic):
     def _hold(self, append: HeldAppend) -> None:
         if self.is_deleted:
             raise self._gone()
-        if self._fault is not None and self._storage.clock.monotonic() < self._fault_until:
-            raise self._fault
+        if self._stopping:
+            raise self._going()
+        self._raise_recent_fault()
         self._held.add(append, self.state.name)
         if self._handing_off is None:
             self._open_soon()
@@ -120,7 +138,8 @@ class TopicLog(ReadableTopic):
         """A write or sync failed. Nothing of it was acknowledged, and nothing of it will be.
 
         The appends that wait are refused once the cut or the seal is durable (`_opened`, `_run_handoffs`):
-        a record that was called refused never appears.
+        a record that was called refused then never appears. If the cut fails too they are told that the
+        outcome is unknown (`_not_opened`).
         """
         error = job.error
         assert error is not None
@@ -147,19 +166,49 @@ class TopicLog(ReadableTopic):
         self._drained.set()
 
     def _set_fault(self, fault: IsterError) -> None:
-        self._fault = fault
+        self._fault = fault.again()  # without the traceback, which would live as long
         self._fault_until = self._storage.clock.monotonic() + FAULT_RETRY_SECONDS
+
+    def _raise_recent_fault(self) -> None:
+        """A segment that cannot be opened is not tried again for each request."""
+        if self._fault is not None and self._storage.clock.monotonic() < self._fault_until:
+            raise self._fault.again()
+
+    def _doubt(self, segment: Segment, why: str) -> StorageFailed:
+        key, end = segment.identity.key, segment.committed_end
+        return StorageFailed(
+            f"{why}; this batch may or may not be in {key}, at or past offset {end}",
+            hint="The outcome is unknown. Send the batch again as the same producer: a repeat is recognised.",
+        )
 
     # Opening the open segment.
 
     async def ensure_open(self) -> Segment:
-        if self._handing_off is not None:
-            await asyncio.wait([self._handing_off])
-        if self._segment is None and not self.is_deleted:
-            await asyncio.wait([self._open_soon()])
-        if self.is_deleted or self._segment is None:
-            raise self._gone() if self.is_deleted or self._fault is None else self._fault
-        return self._segment
+        """The chain's open segment; a handoff that is under way is waited for.
+
+        That is, its next opening, and no longer: where handoff follows handoff, a reader comes in between.
+        """
+        while True:
+            if self.is_deleted:
+                raise self._gone()
+            if self._handing_off is None:
+                if self._current is not None:
+                    return self._current
+                if self._stopping:
+                    raise self._going()
+                self._raise_recent_fault()
+                self._open_soon()
+            openings = self._opening_count
+            await self._turned.wait()
+            if self._opening_count > openings and self._current is not None:
+                return self._current
+
+    def _turn(self) -> None:
+        self._turned.set()
+        self._turned = asyncio.Event()
+
+    def _going(self) -> ShuttingDown:
+        return ShuttingDown(f"node {self._storage.node_id} is stopping")
 
     def _open_soon(self) -> asyncio.Task[None]:
         if self._opening is None:
@@ -170,58 +219,33 @@ class TopicLog(ReadableTopic):
         """Open the chain's last segment: by its log if it has one, else as a new one (E6)."""
         state = self.state.open_segment
         identity = self._identity(state)
-        carried, time_us = state.carried_producers, state.carried_append_time_us
         failed, cut_at = self._segment, self._cut_at
         try:
-            if state.log_exists:
-                recovered = await self._storage.disk.run(
-                    lambda: recover(self._storage.disk, identity, carried, time_us, cut_at=cut_at)
-                )
-            else:
-                recovered = await self._storage.disk.run(lambda: self._create(identity, state))
-                command = OpenedSegment(self.state.uid, state.segment, self._storage.node_id)
-                await self._storage.metadata.propose(command)
+            recovered = await open_log(self._storage, self.state, identity, cut_at)
         except OSError as error:
             self._not_opened(StorageFailed(f"segment {identity.key} cannot be opened: {error}"))
         except IsterError as error:
             self._not_opened(error)
         else:
-            self._opened(identity, recovered, failed)
+            self._opened(identity, recovered, failed, cut_at)
         finally:
             self._opening = None
+            self._turn()
 
-    def _create(self, identity: SegmentIdentity, state: SegmentState) -> Recovered:
-        """Make the segment's log, or find it: metadata that forgot it must not cost its records (E6)."""
-        disk = self._storage.disk
-        carried, time_us = state.carried_producers, state.carried_append_time_us
-        disk.make_directory(identity.path.rpartition("/")[0])
-        if disk.exists(identity.path + ".log"):
-            recovered = recover(disk, identity, carried, time_us)
-            if recovered.end_offset > identity.base_offset:
-                return recovered
-            recovered.file.close()
-            recovered.side.close()
-        return create(disk, identity, carried, time_us)
-
-    def _opened(self, identity: SegmentIdentity, recovered: Recovered, failed: Segment | None) -> None:
-        fields = {
-            "segment": identity.key,
-            "source": recovered.source,
-            "base": identity.base_offset,
-            "end": recovered.end_offset,
-            "scanned_bytes": recovered.scanned_bytes,
-            "cut_bytes": recovered.cut_bytes,
-        }
-        log.info("segment opened", extra={"fields": fields})
-        if recovered.cut_bytes:
-            note = (
-                f"{identity.key}: recovery cut {recovered.cut_bytes} bytes after the end at offset "
-                f"{recovered.end_offset}: {recovered.cut_reason}"
-            )
+    def _opened(
+        self, identity: SegmentIdentity, recovered: Recovered, failed: Segment | None, cut_at: int | None
+    ) -> None:
+        log_opened(identity, recovered)
+        if recovered.cut_bytes and cut_at is None:  # else it cut what this process wrote and refused: no news
+            note = describe_cut(identity, recovered)
             log.warning("%s", note)
             self.notes.append(note)
         if failed is not None:
             failed.refuse_waiting()
+        if self.is_deleted or self._stopping:
+            close_files(recovered)  # and the failed one belongs to who deletes or stops
+            return
+        if failed is not None:
             failed.close()
         self._segment = Segment(
             identity,
@@ -232,19 +256,18 @@ class TopicLog(ReadableTopic):
             tail=self._storage.hot.of_segment(),
             policy=FsyncPolicy(self.state.settings.fsync),
         )
+        self._opening_count += 1
         self._handoff = Handoff()
         self._fault = self._cut_at = None
         self.settings_changed()
-        if self.is_deleted:
-            self._drop_segment()
-            return
         self._release_held()
 
     def _not_opened(self, error: IsterError) -> None:
         log.error("%s", error.message, extra={"fields": {"topic": self.state.name, "hint": error.hint}})
         self._set_fault(error)
         if self._segment is not None:
-            self._segment.refuse_waiting()  # the outcome is open, and nobody can wait for ever
+            # Nobody can wait for ever, and what was to be cut may lie on the disk for the next start to find.
+            self._segment.refuse_waiting(self._doubt(self._segment, error.message))
         self._held.refuse(error)
 
     def _release_held(self) -> None:
@@ -268,14 +291,15 @@ class TopicLog(ReadableTopic):
         self._effects += effects
         if self._handing_off is None:
             self._handing_off = asyncio.get_running_loop().create_task(self._run_handoffs())
+            self._handing_off.add_done_callback(lambda _: self._turn())
 
     async def _run_handoffs(self) -> None:
         """Carry out effects until there are none: an append released by one handoff may begin the next."""
         try:
             while self._effects:
                 segment = self._segment
-                if segment is None:
-                    self._effects.clear()  # the topic was deleted meanwhile
+                if segment is None or self._stopping:
+                    self._effects.clear()  # the topic was deleted, or the next start goes on from here
                     break
                 match self._effects.pop(0):
                     case steps.Drain():
@@ -292,13 +316,17 @@ class TopicLog(ReadableTopic):
             self._handing_off = None
 
     async def _drain(self, segment: Segment) -> list[steps.Effect]:
-        while not segment.is_idle and segment.failure is None:
-            self._drained.clear()
-            await self._drained.wait()
+        await self._wait_idle(segment)
         if segment.failure is not None:
             return self._handoff.step(steps.StorageBroke(segment.committed_end))
         await self._checkpoint(segment)
         return self._handoff.step(steps.Drained(segment.committed_end))
+
+    async def _wait_idle(self, segment: Segment) -> None:
+        """All that was admitted is committed, or nothing more will be."""
+        while not segment.is_idle and segment.failure is None:
+            self._drained.clear()
+            await self._drained.wait()
 
     async def _checkpoint(self, segment: Segment) -> None:
         """Make the next opening of this segment quick. Its records are durable with or without this."""
@@ -311,32 +339,57 @@ class TopicLog(ReadableTopic):
             segment.release()
 
     async def _propose_seal(self, segment: Segment, end: int) -> list[steps.Effect]:
-        clock, node = self._storage.clock, self._storage.node_id
+        known = self._sealed_already(segment)
+        if known is not None:
+            return known  # by an earlier proposal, of which only the answer was lost
+        try:
+            outcome = await self._storage.metadata.propose(self._seal_of(segment, end))
+        except IsterError as error:
+            log.error("seal of %s failed: %s", segment.identity.key, error)
+            return await self._propose_later()
+        if outcome.result is Result.APPLIED:
+            log.debug("sealed %s at %d", segment.identity.key, end)
+            return self._handoff.step(steps.SealApplied(end, outcome.index))
+        known = self._sealed_already(segment)
+        if known is not None or self.is_deleted:
+            return known or []
+        log.error("seal of %s was not applied: %s", segment.identity.key, outcome.detail)
+        return await self._propose_later()
+
+    def _seal_of(self, segment: Segment, end: int) -> SealSegment:
+        node, now_us = self._storage.node_id, self._storage.clock.now_us()
         producers = segment.producers
         if segment.failure is not None:
             producers = producers.without_records_past(end)
-        command = SealSegment(
+        return SealSegment(
             topic_uid=self.state.uid,
             segment=self.state.open_segment.segment,
             end_offset=end,
             end_position=segment.committed_position,
             next_leader=node,
             next_replicas=[node],
-            producers=producers.expired(clock.now_us() - PRODUCER_MEMORY_US).rows(),
+            producers=producers.expired(segment.last_append_time_us - PRODUCER_MEMORY_US).rows(),
             last_append_time_us=segment.last_append_time_us,
             sealed_by=node,
-            sealed_at_us=clock.now_us(),
+            sealed_at_us=now_us,
         )
-        try:
-            outcome = await self._storage.metadata.propose(command)
-        except IsterError as error:
-            log.error("seal of %s failed: %s", segment.identity.key, error)
-            await asyncio.sleep(FAULT_RETRY_SECONDS)
-            return [] if self.is_deleted else self._handoff.step(steps.ProposalFailed())
-        if outcome.result is not Result.APPLIED:
-            return []  # the topic was deleted meanwhile
-        log.debug("sealed %s at %d", segment.identity.key, end)
-        return self._handoff.step(steps.SealApplied(end, outcome.index))
+
+    def _sealed_already(self, segment: Segment) -> list[steps.Effect] | None:
+        """What follows if the chain has this segment as sealed (H1); None if it is the open one."""
+        state = next((state for state in self.state.segments if state.uid == segment.identity.uid), None)
+        if self.is_deleted or (state is not None and state.end_offset is None):
+            return None
+        # One that is no longer in the chain was trimmed, and so was sealed before.
+        end = segment.committed_end
+        if state is not None and state.end_offset is not None:
+            end = state.end_offset
+            log.warning("%s was sealed at %d by node %d", segment.identity.key, end, state.sealed_by)
+        invariant(end >= segment.committed_end, f"{segment.identity.key} was sealed at {end}, below its end")
+        return self._handoff.step(steps.SealApplied(end, self._storage.metadata.state.applied_index))
+
+    async def _propose_later(self) -> list[steps.Effect]:
+        await asyncio.sleep(FAULT_RETRY_SECONDS)
+        return [] if self.is_deleted else self._handoff.step(steps.ProposalFailed())
 
     def checkpoint_soon(self) -> None:
         if self._segment is not None:
@@ -345,17 +398,24 @@ class TopicLog(ReadableTopic):
     # The end.
 
     async def close(self) -> None:
-        """Stop cleanly: nothing is admitted any more, what was admitted is durable."""
+        """Stop: nothing is admitted or held any more, what was admitted is durable, and all are told."""
+        self._stopping = True
         self._handoff.admits = False
+        self._held.refuse(self._going())
         if self._handing_off is not None:
-            await asyncio.wait([self._handing_off], timeout=FAULT_RETRY_SECONDS)
+            await asyncio.wait([self._handing_off], timeout=2 * FAULT_RETRY_SECONDS)
         if self._opening is not None:
             await asyncio.wait([self._opening])
         segment = self._segment
         if segment is not None:
-            if segment.is_idle:
+            await self._wait_idle(segment)
+            if segment.failure is None:
                 await self._checkpoint(segment)
+            else:
+                segment.refuse_waiting(self._doubt(segment, self._going().message))
             self._drop_segment()
+        self._turn()
+        self._wake_waiters()
 
     def delete(self) -> None:
         """The topic is gone from the metadata: refuse what waits, wake readers, let go of the files."""
@@ -365,6 +425,7 @@ class TopicLog(ReadableTopic):
             self._segment.fail(error)
         self._held.refuse(error)
         self._drop_segment()
+        self._turn()
         self._wake_waiters()
 
     async def settled(self) -> None:

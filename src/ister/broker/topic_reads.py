@@ -2,47 +2,34 @@
 
 Only committed records are read. At each place the metadata says which segment holds the offset; where its
 bytes are is looked up here. Damage is `CorruptSegment` with the offset, a trimmed or unborn offset is
-`OffsetOutOfRange` with the range that is there: never an early end (promise 5).
+`OffsetOutOfRange` with the range that is there: never an early end (promise 5). Damage of one segment is that
+segment's: a broken open one leaves the sealed ones readable, and only its own range and the end are unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from ister.broker.sealed import SealedSegments
+from ister.broker.storage import Storage
 from ister.errors import CorruptSegment, IsterError, OffsetOutOfRange, UnknownTopic
-from ister.io.clock import Clock
-from ister.io.disk import Disk
 from ister.metadata.state import SegmentState, TopicState
-from ister.metadata.store import MetadataStore
-from ister.wal.group_commit import GroupCommit
-from ister.wal.leases import Leases
 from ister.wal.reader import Found, first_offset_at_or_after, found_in, plan_read
 from ister.wal.recovery import SegmentIdentity
 from ister.wal.segment import Segment
-from ister.wal.tail import HotTail
-
-
-@dataclass(frozen=True)
-class Storage:
-    """What all topics of a node share."""
-
-    node_id: int
-    disk: Disk
-    clock: Clock
-    metadata: MetadataStore
-    commits: GroupCommit
-    leases: Leases
-    hot: HotTail
-    sealed: SealedSegments
-    max_held_appends: int
-    max_held_bytes: int
-    max_held_seconds: float
 
 
 class ReadableTopic:
-    """A topic whose committed records can be read. `TopicLog` adds the writing."""
+    """A topic whose committed records can be read. `TopicLog` adds the writing.
+
+    Protected, for the subclass, which alone sets them:
+
+    - `_storage`: what the node's topics share.
+    - `_segment`: the segment that is open here. For a moment in each handoff it is the one just sealed, and
+      then None; `_current` is never either.
+    - `_fault`: why the open segment could not be opened, until it is. Raise a copy of it (`again`).
+
+    The subclass calls `_wake_waiters` at every commit and at the deletion.
+    """
 
     def __init__(self, storage: Storage, state: TopicState) -> None:
         self.state = state
@@ -53,8 +40,16 @@ class ReadableTopic:
         self._waiters: list[Callable[[], None]] = []
 
     async def ensure_open(self) -> Segment:
-        """The open segment, opened if need be; raises what prevents it."""
+        """The chain's open segment, opened if need be; raises what prevents it."""
         raise NotImplementedError
+
+    @property
+    def _current(self) -> Segment | None:
+        """The segment that is open both here and in the chain."""
+        segment = self._segment
+        return (
+            segment if segment is not None and segment.identity.uid == self.state.open_segment.uid else None
+        )
 
     @property
     def end_offset(self) -> int:
@@ -62,48 +57,72 @@ class ReadableTopic:
         return self._segment.committed_end if self._segment else self.state.open_segment.base_offset
 
     async def known_end(self) -> int:
+        """The committed end; raises what prevents it from being known."""
         if self._segment is None:
             await self.ensure_open()
         return self.end_offset
 
+    async def is_at_end(self, offset: int) -> bool:
+        """Whether the next record committed will be at `offset`. Sealed offsets need no open segment."""
+        return offset >= self.state.open_segment.base_offset and offset == await self.known_end()
+
     async def read(self, offset: int, max_bytes: int) -> Found:
         """Whole committed frames from the one that holds `offset`; empty at the end."""
+        if self.is_deleted:
+            raise self._gone()
+        state, segment = self.state.holding(offset), self._segment
+        if state is None or offset < self.state.start_offset:
+            raise self.out_of_range(offset, await self._likely_end())
+        if state.is_sealed and (segment is None or segment.identity.uid != state.uid):
+            return await self._read_sealed(state, offset, max_bytes)
         end = await self.known_end()
         if not self.state.start_offset <= offset <= end:
             raise self.out_of_range(offset, end)
-        state = self.state.holding(offset)
-        if state is None or offset == end:
+        if offset == end:
             return found_in([])
-        segment = self._segment
-        if segment is not None and segment.identity.uid == state.uid:
-            hot = segment.tail.read(offset, segment.committed_end, max_bytes)
-            if hot is not None:
-                return found_in(hot)
-            segment.hold()
-            try:
-                plan = plan_read(
-                    segment.identity.key,
-                    segment.file,
-                    segment.index,
-                    segment.committed_position,
-                    segment.committed_end,
-                    offset,
-                    max_bytes,
-                )
-                return await self._storage.disk.run(plan.run)
-            except OSError as error:
-                raise CorruptSegment(
-                    f"{segment.identity.key} cannot be read at offset {offset}: {error}"
-                ) from error
-            finally:
-                segment.release()
+        state, segment = self.state.holding(offset), self._segment
+        assert state is not None
+        if segment is None or segment.identity.uid != state.uid:
+            return await self._read_sealed(state, offset, max_bytes)  # sealed while the end was looked for
+        return await self._read_open(segment, offset, max_bytes)
+
+    async def _likely_end(self) -> int:
+        """For a message: the end if it can be known, else as far as it is."""
+        try:
+            return await self.known_end()
+        except IsterError:
+            return self.end_offset
+
+    async def _read_open(self, segment: Segment, offset: int, max_bytes: int) -> Found:
+        hot = segment.tail.read(offset, segment.committed_end, max_bytes)
+        if hot is not None:
+            return found_in(hot)
+        key = segment.identity.key
+        segment.hold()
+        try:
+            plan = plan_read(
+                key,
+                segment.file,
+                segment.index,
+                segment.committed_position,
+                segment.committed_end,
+                offset,
+                max_bytes,
+            )
+            return await self._storage.disk.run(plan.run)
+        except OSError as error:
+            raise CorruptSegment(f"{key} cannot be read at offset {offset}: {error}") from error
+        finally:
+            segment.release()
+
+    async def _read_sealed(self, state: SegmentState, offset: int, max_bytes: int) -> Found:
         try:
             return await self._storage.sealed.read(self._identity(state), state, offset, max_bytes)
         except CorruptSegment:
             if self.is_deleted:
                 raise self._gone() from None
             if offset < self.state.start_offset:
-                raise self.out_of_range(offset, end) from None  # trimmed while it was being read
+                raise self.out_of_range(offset, self.end_offset) from None  # trimmed while it was being read
             raise
 
     def out_of_range(self, offset: int, end: int) -> OffsetOutOfRange:
@@ -120,28 +139,41 @@ class ReadableTopic:
             self._waiters.remove(wake)
 
     async def offset_at(self, time_us: int) -> int:
-        """The first offset appended at or after a time; the end if there is none."""
-        await self.ensure_open()
-        for state in self.state.segments:
-            if (
-                state.is_sealed
-                and state.last_append_time_us >= time_us
-                and state.end_offset != state.base_offset
-            ):
-                try:
-                    found = await self._storage.sealed.offset_at(self._identity(state), state, time_us)
-                except CorruptSegment:
-                    if state in self.state.segments:
-                        raise
-                    continue  # trimmed while it was being read
-                if found is not None:
-                    return found
-        segment = await self.ensure_open()
-        start, limit, key = (
-            segment.index.position_for_time(time_us),
-            segment.committed_position,
-            segment.identity.key,
-        )
+        """The first offset appended at or after a time; the end if there is none.
+
+        Others append and seal meanwhile. So every segment is looked through once it can no longer grow, and
+        the open one up to an end that is taken together with where the search in it stops.
+        """
+        passed_uid = 0  # uids grow along the chain: all up to this one have nothing so late
+        while True:
+            for state in list(self.state.segments):
+                if state.is_sealed and state.uid > passed_uid:
+                    found = await self._sealed_offset_at(state, time_us)
+                    if found is not None:
+                        return found
+                    passed_uid = state.uid
+            segment = await self.ensure_open()
+            sealed = [state.uid for state in self.state.segments[:-1]]
+            if not sealed or sealed[-1] <= passed_uid:
+                return await self._open_offset_at(segment, time_us)
+
+    async def _sealed_offset_at(self, state: SegmentState, time_us: int) -> int | None:
+        if self.is_deleted:
+            raise self._gone()
+        if state.last_append_time_us < time_us or state.end_offset == state.base_offset:
+            return None
+        try:
+            return await self._storage.sealed.offset_at(self._identity(state), state, time_us)
+        except CorruptSegment:
+            if self.is_deleted:
+                raise self._gone() from None
+            if state in self.state.segments:
+                raise
+            return None  # trimmed while it was being read
+
+    async def _open_offset_at(self, segment: Segment, time_us: int) -> int:
+        start, key = segment.index.position_for_time(time_us), segment.identity.key
+        limit, end = segment.committed_position, segment.committed_end
         segment.hold()
         try:
             found = await self._storage.disk.run(
@@ -151,7 +183,7 @@ class ReadableTopic:
             raise CorruptSegment(f"{key} cannot be read at time {time_us}: {error}") from error
         finally:
             segment.release()
-        return segment.committed_end if found is None else found
+        return end if found is None else found
 
     def _wake_waiters(self) -> None:
         waiters, self._waiters = self._waiters, []
@@ -169,8 +201,7 @@ class ReadableTopic:
 
     @property
     def bytes(self) -> int:
-        sealed = sum(segment.end_position for segment in self.state.segments)
-        return sealed + (self._segment.position if self._segment else 0)
+        return sum(segment.end_position for segment in self.state.segments) + self.open_segment_bytes
 
     @property
     def producers(self) -> int:
@@ -178,7 +209,7 @@ class ReadableTopic:
 
     @property
     def open_segment_bytes(self) -> int:
-        return self._segment.position if self._segment else 0
+        return self._current.position if self._current else 0
 
     @property
     def last_append_time_us(self) -> int:

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from ister.columns import Codec, decode_record_headers
 from ister.errors import ConnectionFailed, CorruptFrame, IsterError
 from ister.frame import Frame, decode, encode
-from ister.protocol.codec import APPEND_ANSWER, AppendAnswer, Bytes
+from ister.protocol.codec import APPEND_ANSWER, AppendAnswer, Bytes, decode_appended
 
 _FRAME_LIMIT: Final = 1 << 31
 
@@ -105,7 +105,7 @@ class Batch:
             future.set_result(self.answer.base_offset + row)
         elif self.error is not None:
             self.told = True
-            future.set_exception(own_copy(self.error))
+            future.set_exception(self.error.again())
 
     # As the sink of its own append.
 
@@ -113,15 +113,10 @@ class Batch:
         if len(header) < APPEND_ANSWER.size:
             self.failed(ConnectionFailed(f"an append was answered with a header of {len(header)} bytes"))
         else:
-            self._owner.acknowledged(self, AppendAnswer._make(APPEND_ANSWER.unpack_from(header)))
+            self._owner.acknowledged(self, decode_appended(header))
 
     def failed(self, error: IsterError) -> None:
         self._owner.refused(self, error)
-
-
-def own_copy(error: IsterError) -> IsterError:
-    # Each waiter raises its own: a traceback must not gather those of strangers.
-    return type(error)(error.message, hint=error.hint)
 
 
 def reidentify(frame: bytes, producer_id: int, sequence: int) -> bytes:

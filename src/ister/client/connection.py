@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, Protocol
 from ister.errors import BadRequest, ConnectionFailed, IsterError, RequestTimeout
 from ister.io.network import Network
 from ister.protocol.codec import (
+    MAX_ANSWER_BYTES,
     PREFIX,
     PREFIX_SIZE,
     SIZE_FIELD,
@@ -35,7 +36,6 @@ from ister.protocol.messages import Hello, HelloAnswer, Kind
 _BUFFER_BYTES: Final = 256 * 1024
 _OWN_BUFFER_FROM: Final = 64 * 1024
 """An answer of at least this size that has not arrived in full gets a buffer of its own."""
-MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 MAX_REQUESTS: Final = 1024
 _FIRST_IN_FLIGHT_BYTES: Final = 1024 * 1024
 """Until the broker has named its own limit."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Generator
 from typing import Any, Final
 
-from ister.client.batch import Batch, own_copy
+from ister.client.batch import Batch
 from ister.columns import RecordHeaders
 from ister.errors import BadRequest, IsterError
 
@@ -65,7 +65,7 @@ class Gathering:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self.error is not None:
             self.told = True
-            future.set_exception(own_copy(self.error))
+            future.set_exception(self.error.again())
         else:
             self._waiters.append((future, row))
         return future
@@ -82,7 +82,7 @@ class Gathering:
         for future, _ in self._waiters:
             if not future.done():
                 self.told = True
-                future.set_exception(own_copy(error))
+                future.set_exception(error.again())
         self._forget()
 
     def _forget(self) -> None:

@@ -313,5 +313,7 @@ class Log:
                 connection = await self._routes.connection(topic)
                 return await connection.request(kind, header, timeout_s=timeout_s)
             except IsterError as error:
+                if self._routes.is_closed:
+                    raise  # whatever it was, nothing of this log will be tried again
                 self._routes.failed(topic, error)
                 await retries.pause(error)

@@ -17,7 +17,7 @@ from itertools import accumulate
 from types import TracebackType
 from typing import Final, Self
 
-from ister.client.batch import Batch, own_copy
+from ister.client.batch import Batch
 from ister.client.gathering import RECORD_OVERHEAD, Gathering, Receipt, as_bytes, measured
 from ister.client.sequencer import Sequencer
 from ister.columns import Codec, RecordHeaders
@@ -155,7 +155,7 @@ class Producer:
         failed, self._failed = self._failed, deque(maxlen=_FAILURES_KEPT)
         for batch_or_gathering in failed:
             if batch_or_gathering.error is not None and not batch_or_gathering.told:
-                raise own_copy(batch_or_gathering.error)
+                raise batch_or_gathering.error.again()
 
     async def close(self) -> None:
         """Flush, and take nothing more."""

@@ -151,18 +151,20 @@ class Reader:
     # Where to begin, where to stop.
 
     async def _span(self) -> Span:
-        """One question for all the places, so that start and end are seen at one moment."""
-        by_offset = isinstance(self._start, int)
-        asked = [EARLIEST, LATEST] if by_offset else [EARLIEST, LATEST, wire_place(self._start)]
-        answer = await self._call(
-            f"finding offsets of {self.topic}",
-            Kind.LIST_OFFSETS,
-            encode_header(ListOffsets(self.topic, asked)),
-            self.topic,
-        )
-        earliest, latest, *rest = decode_header(ListOffsetsAnswer, answer.header).offsets
-        start = rest[0] if rest else self._start
-        assert isinstance(start, int)
+        """Where reading begins and ends. All places are asked for at once, but the broker looks for one after
+        the other, and others append meanwhile: what is found after the end may lie behind it."""
+        places = [] if isinstance(self._start, int) else [wire_place(self._start)]
+        try:
+            earliest, latest, *found = await self._places(EARLIEST, LATEST, *places)
+        except CorruptSegment:
+            if self._last is not None or self._start == "latest":
+                raise
+            return await self._span_to_the_damage()
+        if isinstance(self._start, int):
+            start = self._start
+        else:
+            start = found[0]
+            latest = max(latest, start)
         if self._last is not None:
             start = max(earliest, latest - self._last)
         if self._follow:
@@ -170,6 +172,22 @@ class Reader:
         if start > latest:
             raise OffsetOutOfRange(f"offset {start} is past the end of {self.topic}, which is {latest}")
         return Span(start, latest if self._end is None else min(self._end, latest))
+
+    async def _span_to_the_damage(self) -> Span:
+        """Nobody knows the end: what lies before the damaged segment is read, and then comes its error."""
+        if isinstance(self._start, int):
+            return Span(self._start, self._end)
+        (start,) = await self._places(wire_place(self._start))
+        return Span(start, self._end)
+
+    async def _places(self, *at: int) -> list[int]:
+        answer = await self._call(
+            f"finding offsets of {self.topic}",
+            Kind.LIST_OFFSETS,
+            encode_header(ListOffsets(self.topic, list(at))),
+            self.topic,
+        )
+        return decode_header(ListOffsetsAnswer, answer.header).offsets
 
     # Fetching.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from ister.client.connection import Address, Connection, open_connection
-from ister.errors import ConfigError, ConnectionFailed, IsterError, NotLeader
+from ister.errors import ConfigError, ConnectionFailed, IsterError, LogClosed, NotLeader
 from ister.io.network import Network
 from ister.protocol.messages import Hello
 
@@ -63,12 +63,23 @@ class Routes:
         if ready is not None:
             return ready
         if self._closed:
-            raise ConnectionFailed("this log is closed", hint="Call ister.connect again.")
-        if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._open())
-            self._opening.add_done_callback(self._opened)
+            raise LogClosed("this log is closed")
+        opening = self._opening
+        if opening is None:
+            opening = self._opening = asyncio.get_running_loop().create_task(self._open())
+            opening.add_done_callback(self._opened)
         # Others may be waiting for the same attempt: one that is cancelled must not take it along.
-        return await asyncio.shield(self._opening)
+        await asyncio.wait([opening])
+        if opening.cancelled():
+            raise ConnectionFailed("the log was closed while it connected", hint="Call ister.connect again.")
+        error = opening.exception()
+        if isinstance(error, IsterError):
+            raise error.again()
+        return opening.result()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def failed(self, topic: str | None, error: IsterError) -> None:
         """Learn from a failed request where not to go next."""

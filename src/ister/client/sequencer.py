@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ister.client.batch import Batch, own_copy, reidentify
+from ister.client.batch import Batch, reidentify
 from ister.client.connection import Connection
 from ister.client.retry import gave_up, leaves_doubt, pause_s
 from ister.client.routing import Routes
@@ -112,7 +112,7 @@ class Sequencer:
     ) -> Batch:
         """Encode and enqueue. What cannot be encoded raises here and uses no sequence."""
         if self.finished is not None:
-            raise own_copy(self.finished)
+            raise self.finished.again()
         frame = encode(
             values,
             keys=keys,

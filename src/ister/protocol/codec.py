@@ -24,6 +24,12 @@ SIZE_FIELD: Final = 4
 MAX_HEADER_BYTES: Final = 65_535
 """What `header_size` can say. An answer with a larger header has none, and the same bytes as its payload."""
 
+MAX_MESSAGE_BYTES: Final = 256 * 1024 * 1024
+"""The largest request that a broker can be set to take, and so the largest frame that a log can hold."""
+
+MAX_ANSWER_BYTES: Final = MAX_MESSAGE_BYTES + MAX_HEADER_BYTES + PREFIX_SIZE
+"""The largest answer that a client takes: whatever was appended can be read."""
+
 APPEND_ANSWER: Final = struct.Struct("<Qq")
 _APPENDED = struct.Struct("<IIHHQq")
 _PREAMBLE = struct.Struct("<4sHH")
@@ -79,7 +85,8 @@ def encode_appended(correlation: int, base_offset: int, append_time_us: int) -> 
 
 
 def decode_appended(header: Bytes) -> AppendAnswer:
-    return AppendAnswer._make(APPEND_ANSWER.unpack(header))
+    """From at least `APPEND_ANSWER.size` bytes; what a later version adds behind them is passed over."""
+    return AppendAnswer._make(APPEND_ANSWER.unpack_from(header))
 
 
 def encode_failure(correlation: int, error: IsterError) -> bytes:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ister.arrow import encode_record_batch
-from ister.client.batch import Batch, own_copy
+from ister.client.batch import Batch
 from ister.client.log import CLIENT_NAME
 from ister.client.routing import Routes
 from ister.client.sequencer import MAX_WINDOW, Sequencer
@@ -198,7 +198,7 @@ class ArrowSequencer(Sequencer):
     def put_rows(self, rows: pa.RecordBatch) -> Batch:
         """As `put`: encode and enqueue. What cannot be encoded raises here and uses no sequence."""
         if self.finished is not None:
-            raise own_copy(self.finished)
+            raise self.finished.again()
         frame = encode_record_batch(rows, producer_id=self._producer_id, sequence=self._sequence)
         self._sequence += rows.num_rows
         batch = Batch(self, frame, rows.num_rows)

@@ -124,7 +124,7 @@ class Segment:
     ) -> None:
         """Give the frame its offsets and queue it, or raise. The sink hears of it when it is committed."""
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.again()
         if self._key not in self._leases.held:
             raise self._leases.rejection(self.identity.key)
         count = header.count
@@ -271,14 +271,17 @@ class Segment:
             self.tail.clear()
             self._owner.stopped(self)
 
-    def refuse_waiting(self) -> None:
-        """What waits will not be in the log: it was never written, was cut, or lies past the seal."""
-        error = self.failure
+    def refuse_waiting(self, doubt: IsterError | None = None) -> None:
+        """What waits will not be in the log: it was never written, was cut, or lies past the seal.
+
+        Where none of that is certain, `doubt` says so instead.
+        """
+        error = doubt or self.failure
         assert error is not None
         waiting, repeats = self._waiting, self._repeats
         self._waiting, self._repeats = deque(), []
         for _, sink, token, _, _, _ in (*waiting, *repeats):
-            sink.refused(token, error)
+            sink.refused(token, error.again())
 
     def checkpoint_soon(self) -> None:
         """Let the next cycle write a checkpoint, if enough came since the last one to be worth it."""
