@@ -19,6 +19,7 @@ import msgspec
 
 from ister.errors import ConfigError
 from ister.logs import parse_levels
+from ister.names import MAX_PART
 from ister.protocol.codec import MAX_MESSAGE_BYTES
 from ister.protocol.messages import TopicSettings
 from ister.settings import (
@@ -124,6 +125,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         int, _count("Connections beyond this many are refused as overloaded.", 1, 1_000_000)
     ] = 1000
     max_topics: Annotated[int, _count("Topics beyond this many are refused.", 1, 1_000_000)] = 20_000
+    max_topic_name: Annotated[
+        int, _count("The most characters of a new topic's name, and of its namespace.", 1, MAX_PART)
+    ] = MAX_PART
     request_timeout_ms: Annotated[
         int,
         _duration(

@@ -16,7 +16,7 @@ MAX_PART = 200
 _PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\Z", re.ASCII)
 
 
-def normalise_topic(name: str) -> str:
+def normalise_topic(name: str, longest: int = MAX_PART) -> str:
     """The full name, or `InvalidTopicName` with the reason."""
     parts = name.removeprefix("/").split("/")
     if len(parts) == 1:
@@ -28,9 +28,9 @@ def normalise_topic(name: str) -> str:
     for part in parts:
         if not part:
             raise InvalidTopicName(f"topic name {_shown(name)} is empty or has an empty part")
-        if len(part) > MAX_PART:
+        if len(part) > longest:
             raise InvalidTopicName(
-                f"topic name {_shown(name)} has a part of {len(part)} characters, over {MAX_PART}"
+                f"topic name {_shown(name)} has a part of {len(part)} characters, over {longest}"
             )
         if not _PART.match(part):
             raise InvalidTopicName(f"topic name {_shown(name)} has characters that are not allowed")

@@ -29,7 +29,7 @@ from ister.client.producer import Producer as AsyncProducer
 from ister.client.reader import Chunk, Place, batches_in, clipped
 from ister.client.reader import Reader as AsyncReader
 from ister.columns import RecordHeaders
-from ister.errors import ConnectionFailed, InvariantBroken, IsterError
+from ister.errors import ConnectionFailed, InvariantBroken, IsterError, LogClosed
 from ister.frame import Frame, Record
 from ister.protocol.messages import ClusterAnswer, StatsAnswer, TopicDescription
 
@@ -70,7 +70,7 @@ class _Portal:
         """Do it on the loop and wait here. Whatever ends the wait early also cancels the work."""
         if not self.is_open:
             work.close()
-            raise ConnectionFailed("this log is closed", hint="Call ister.sync.connect again.")
+            raise LogClosed("this log is closed", hint="Call ister.sync.connect again.")
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result(timeout_s)
@@ -360,7 +360,7 @@ class Producer:
 
     def _start(self, call: Callable[[], object]) -> None:
         if not self._portal.is_open:
-            raise ConnectionFailed("this log is closed", hint="Call ister.sync.connect again.")
+            raise LogClosed("this log is closed", hint="Call ister.sync.connect again.")
         self._portal.loop.call_soon_threadsafe(call)
 
     def _begin_drain(self) -> asyncio.Task[None]:

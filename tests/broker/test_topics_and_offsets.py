@@ -71,6 +71,21 @@ def test_a_bad_topic_name_is_refused_by_every_request(name: str, tmp_path: Path)
     assert {path.name for path in (tmp_path / "segments").iterdir()} == set()
 
 
+def test_the_longest_name_is_a_setting(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        client = await node.connect()
+        for kind, message in (
+            (Kind.CREATE_TOPIC, messages.CreateTopic("x" * 8 + "/y")),
+            (Kind.APPEND, messages.Append("y" * 9)),
+        ):
+            payload = frame_of(b"x") if kind is Kind.APPEND else b""
+            error = await refusal(client.call(kind, message, payload), InvalidTopicName)
+            assert "over 7" in error.message
+        await client.create("1234567")
+
+    on_real_disk(tmp_path, scenario, max_topic_name=7)
+
+
 def test_the_three_ways_to_write_a_name_are_one_topic(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
         client = await node.connect()

@@ -54,8 +54,9 @@ from ister.wal.tail import HotTail
 log = logging.getLogger("ister.broker")
 
 WEAK_FSYNC = {
-    "interval": "fsync=interval: a power cut loses acknowledged records of the last moments (P6)",
-    "none": "fsync=none: a power cut loses acknowledged records (P6)",
+    "interval": "fsync=interval: a power cut may lose the last acknowledged records and give out their "
+    "offsets again (P6)",
+    "none": "fsync=none: a power cut may lose acknowledged records and give out their offsets again (P6)",
 }
 
 
@@ -333,7 +334,7 @@ class Broker:
         return topic
 
     async def create_topic(self, name: str, settings: dict[str, int | str], *, if_absent: bool) -> TopicLog:
-        name = normalise_topic(name)
+        name = normalise_topic(name, self.config.max_topic_name)
         if self._stopping:
             raise ShuttingDown(f"node {self.config.node_id} is stopping")
         self._check_room_for(name)
