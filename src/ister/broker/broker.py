@@ -13,7 +13,10 @@ from collections.abc import Callable
 import msgspec
 
 from ister.broker.data_directory import DirectoryIdentity, claim_directory
+from ister.broker.descriptions import describe_topic
 from ister.broker.held import HeldAppend, HeldAppends
+from ister.broker.leftovers import remove_leftovers, remove_trimmed
+from ister.broker.retention import first_offset_to_keep
 from ister.broker.sealed import SealedSegments
 from ister.broker.storage import Storage
 from ister.broker.topic_log import TopicLog
@@ -41,10 +44,9 @@ from ister.metadata.commands import (
     TrimTopic,
 )
 from ister.metadata.local import LocalMetadata
-from ister.metadata.state import TopicState
 from ister.metrics import Gauge, Registry
 from ister.names import normalise_topic
-from ister.protocol.messages import SegmentDescription, TopicDescription, TopicSettings
+from ister.protocol.messages import TopicDescription, TopicSettings
 from ister.settings import validate_settings
 from ister.wal.group_commit import GroupCommit
 from ister.wal.leases import Leases
@@ -52,12 +54,6 @@ from ister.wal.sink import Sink
 from ister.wal.tail import HotTail
 
 log = logging.getLogger("ister.broker")
-
-WEAK_FSYNC = {
-    "interval": "fsync=interval: a power cut may lose the last acknowledged records and give out their "
-    "offsets again (P6)",
-    "none": "fsync=none: a power cut may lose acknowledged records and give out their offsets again (P6)",
-}
 
 
 class Broker:
@@ -130,7 +126,7 @@ class Broker:
         for topic in self.metadata.state.topics.values():
             self.topics[topic.name] = TopicLog(self._storage, topic)
         self._sync_leases()
-        await self.disk.run(self._remove_leftovers)
+        await self.disk.run(lambda: remove_leftovers(self.disk, self.metadata.state))
         self._spawn(self._open_all())
         self._spawn(self._monitor())
 
@@ -145,46 +141,6 @@ class Broker:
                 f"the directory of cluster {cluster_id}",
                 hint="The metadata folder is another directory's; restore the right one.",
             )
-
-    def _remove_leftovers(self) -> None:
-        """Files of topics and segments that metadata no longer has: a crash came before their removal."""
-        state = self.metadata.state
-        self.disk.make_directory("segments")
-        for name in self.disk.list("segments"):
-            uid = int(name) if name.isdecimal() else 0
-            topic = state.topic_by_uid(uid)
-            if topic is not None:
-                self._check_chain(topic)
-                self._remove_trimmed(topic)
-            elif 0 < uid <= state.applied_index:
-                log.info("removing the files of a deleted topic", extra={"fields": {"uid": uid}})
-                self.disk.remove(f"segments/{name}")
-            else:
-                raise DataDirectoryError(
-                    f"{self.disk.location}/segments/{name} is of no topic that the metadata knows of",
-                    hint="The metadata folder seems to be an old copy or another directory's; restore it.",
-                )
-
-    def _check_chain(self, topic: TopicState) -> None:
-        """Files of a segment are made after its seal is durable: one past the chain was forgotten (E6)."""
-        last = topic.open_segment.segment
-        for number, name in self._segment_files(topic):
-            if number > last:
-                raise DataDirectoryError(
-                    f"the metadata knows {topic.name} up to segment {last}, but there is "
-                    f"{self.disk.location}/segments/{topic.uid:016d}/{name}",
-                    hint="The metadata folder is an old copy, or lost its last commands; restore it.",
-                )
-
-    def _segment_files(self, topic: TopicState) -> list[tuple[int, str]]:
-        names = self.disk.list(f"segments/{topic.uid:016d}")
-        return [(int(name.partition("-")[0]), name) for name in names if name.partition("-")[0].isdecimal()]
-
-    def _remove_trimmed(self, topic: TopicState) -> None:
-        first = topic.segments[0].segment
-        for number, name in self._segment_files(topic):
-            if number < first:
-                self.disk.remove(f"segments/{topic.uid:016d}/{name}")
 
     async def _open_all(self) -> None:
         """Open what was there before the start, so that the first request need not wait for it."""
@@ -274,7 +230,7 @@ class Broker:
             kept = {segment_path(uid, segment) for segment in topic.segments}
             self._storage.sealed.forget(f"segments/{uid:016d}/", keep=kept)
             try:
-                await self.disk.run(lambda: self._remove_trimmed(topic))
+                await self.disk.run(lambda: remove_trimmed(self.disk, topic))
             except OSError as error:
                 log.warning("trimmed segments of %s were not removed: %s", topic.name, error)
 
@@ -384,39 +340,7 @@ class Broker:
             await topic.ensure_open()
         except IsterError as error:
             log.warning("described without its open segment: %s", error)
-        state = topic.state
-        weak = WEAK_FSYNC.get(state.settings.fsync)
-        notes = [*([weak] if weak else []), *topic.notes, *([topic.trouble] if topic.trouble else [])]
-        return TopicDescription(
-            topic=state.name,
-            uid=state.uid,
-            start_offset=state.start_offset,
-            end_offset=topic.end_offset,
-            bytes=topic.bytes,
-            settings=state.settings,
-            segments=self._segments(topic) if with_segments else [],
-            producers=topic.producers,
-            notes=notes,
-        )
-
-    def _segments(self, topic: TopicLog) -> list[SegmentDescription]:
-        return [
-            SegmentDescription(
-                segment=segment.segment,
-                uid=segment.uid,
-                base_offset=segment.base_offset,
-                end_offset=topic.end_offset if segment.end_offset is None else segment.end_offset,
-                bytes=segment.end_position if segment.is_sealed else topic.open_segment_bytes,
-                leader=segment.leader,
-                sealed=segment.is_sealed,
-                first_append_time_us=segment.opened_at_us,
-                last_append_time_us=segment.last_append_time_us
-                if segment.is_sealed
-                else topic.last_append_time_us,
-                state="sealed" if segment.is_sealed else (topic.trouble or "open"),
-            )
-            for segment in topic.state.segments
-        ]
+        return describe_topic(topic, with_segments=with_segments)
 
     # What no append triggers.
 
@@ -438,19 +362,3 @@ class Broker:
         if start > topic.state.start_offset:
             log.info("trimming", extra={"fields": {"topic": topic.state.name, "start_offset": start}})
             await self.metadata.propose(TrimTopic(topic.state.uid, start))
-
-
-def first_offset_to_keep(topic: TopicState, size: int, now_us: int) -> int:
-    """The base of the first segment that retention leaves; only whole sealed segments go."""
-    settings = topic.settings
-    start = topic.start_offset
-    for segment in topic.segments:
-        if segment.end_offset is None:
-            break
-        too_old = 0 < settings.retention_ms * 1000 <= now_us - segment.last_append_time_us
-        too_large = 0 < settings.retention_bytes < size
-        if not (too_old or too_large):
-            break
-        start = segment.end_offset
-        size -= segment.end_position
-    return start

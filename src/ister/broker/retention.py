@@ -1,0 +1,21 @@
+"""What retention drops: whole sealed segments from the front of the chain, never the open one."""
+
+from __future__ import annotations
+
+from ister.metadata.state import TopicState
+
+
+def first_offset_to_keep(topic: TopicState, size: int, now_us: int) -> int:
+    """The base of the first segment that retention leaves; only whole sealed segments go."""
+    settings = topic.settings
+    start = topic.start_offset
+    for segment in topic.segments:
+        if segment.end_offset is None:
+            break
+        too_old = 0 < settings.retention_ms * 1000 <= now_us - segment.last_append_time_us
+        too_large = 0 < settings.retention_bytes < size
+        if not (too_old or too_large):
+            break
+        start = segment.end_offset
+        size -= segment.end_position
+    return start
