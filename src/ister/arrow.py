@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate, repeat
 from operator import sub
 from typing import Any, Final
@@ -42,6 +43,8 @@ from ister.arrow_encoding import encode_record_batch
 __all__ = ["RECORD_SCHEMA", "encode_record_batch", "record_schema", "to_record_batch"]
 
 _TIME: Final = pa.timestamp("us", "UTC")
+_BINARY: Final = pa.binary()
+_INT64: Final = pa.int64()
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 
 RECORD_SCHEMA: Final = pa.schema(
@@ -64,7 +67,8 @@ _TIMES: Final = int(Flags.TIMES)
 _NO_END: Final = 1 << 63
 _MAX_COLUMN_BYTES: Final = (1 << 31) - 1
 _FEWER: Final = "Ask for fewer frames at a time."
-_compute: Any = pc  # its functions are made at run time, beyond a type checker's sight
+_add: Any = pc.get_function("add")
+"""The kernel itself: pyarrow's wrapper around it costs twice what it does."""
 
 
 def record_schema(columns: Sequence[str] | None = None) -> pa.Schema:
@@ -94,6 +98,10 @@ def to_record_batch(
     schema = record_schema(columns)
     first = 0 if first_offset is None else first_offset
     end = _NO_END if end_offset is None else end_offset
+    if len(frames) == 1 and columns is None:
+        header = frames[0].header
+        if header.flags == 0 and first <= header.base_offset and header.end_offset <= end:
+            return _values_alone(frames[0], limit)
     joined = _Batch(schema, limit)
     for frame in frames:
         header = frame.header
@@ -104,6 +112,28 @@ def to_record_batch(
         elif low < header.count and high > 0 and first < end:
             joined.add_wrapped(frame, max(low, 0), min(high, header.count))
     return joined.finish()
+
+
+def _values_alone(frame: Frame, limit: int) -> pa.RecordBatch:
+    """One whole frame that has only values: what `_Batch` would make of it, in a third of the steps.
+
+    This is what a bulk reader meets for every megabyte, right after that megabyte has pushed everything else
+    out of the processor's caches; there each step counts fourfold.
+    """
+    header = frame.header
+    count = header.count
+    values = find_columns(0, count, frame.unpacked_body(limit)).values
+    column = _in_place(values, count)
+    times = _fixed(_TIME, array("q", (header.append_time_us,)) * count)
+    offsets = _add.call([_ramp(count), pa.scalar(header.base_offset, _INT64)])
+    keys, headers = _absent(count)
+    return pa.RecordBatch.from_arrays([offsets, times, times, keys, column, headers], schema=RECORD_SCHEMA)
+
+
+@lru_cache(16)
+def _absent(count: int) -> tuple[pa.Array, pa.Array]:
+    """No keys and no headers, for this many records. Never changed, so they may be shared."""
+    return pa.nulls(count, _BINARY), pa.nulls(count, RECORD_SCHEMA.field("headers").type)
 
 
 def batches_of(frames: Sequence[Frame]) -> Iterator[Sequence[Frame]]:
@@ -132,8 +162,8 @@ class _Batch:
         # Most batches are one run of offsets; then they are counted out by Arrow, not here.
         self.ranges: list[range] = []
         self.range_start = self.range_end = 0
-        self.times = array("q")
         self.append_times = array("q")
+        self.times = self.append_times
 
     def add(self, frame: Frame) -> None:
         """A whole frame: joined with its neighbours if it is small."""
@@ -161,7 +191,7 @@ class _Batch:
         self._add_offsets(header.base_offset, 1)
         time = header.append_time_us
         self.append_times.append(time)
-        if self.wants_times:
+        if self.times is not self.append_times:
             self.times.append(time)
         if self.values is not None:
             self.values.join_one(value)
@@ -196,11 +226,17 @@ class _Batch:
         count = high - low
         self._add_offsets(header.base_offset + low, count)
         append_times = array("q", (header.append_time_us,)) * count
-        self.append_times += append_times
         if columns is not None and columns.times_buffer is not None:
+            self._keep_times_apart()
             self.times.frombytes(columns.times_buffer[8 * low : 8 * high])
-        elif self.wants_times:
+        elif self.times is not self.append_times:
             self.times += append_times
+        self.append_times += append_times
+
+    def _keep_times_apart(self) -> None:
+        """From here on event times and append times differ; until now they were one column."""
+        if self.times is self.append_times:
+            self.times = self.append_times[:]
 
     def _add_offsets(self, start: int, count: int) -> None:
         if start != self.range_end:
@@ -224,11 +260,21 @@ def _fixed(kind: pa.DataType, numbers: array[int]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
+_counted = _fixed(pa.int64(), array("q", range(1024)))
+
+
+def _ramp(count: int) -> pa.Array:
+    """0, 1, 2, ...: counted once, and longer only when somebody needs it longer."""
+    global _counted
+    if len(_counted) < count:
+        _counted = _fixed(pa.int64(), array("q", range(max(count, 2 * len(_counted)))))
+    return _counted.slice(0, count)
+
+
 def _count_out(ranges: list[range]) -> pa.Array:
     ranges = [part for part in ranges if part]
     if len(ranges) == 1:
-        ones = pa.repeat(pa.scalar(1, pa.int64()), len(ranges[0]))
-        return _compute.cumulative_sum(ones, start=ranges[0].start - 1)
+        return _add.call([_ramp(len(ranges[0])), pa.scalar(ranges[0].start, pa.int64())])
     numbers = array("q")
     for part in ranges:
         numbers.extend(part)
@@ -281,10 +327,7 @@ class _BinaryChunks:
         if column is None:
             self.chunks.append(pa.nulls(high - low, pa.binary()))
             return
-        validity = None if column.validity is None else pa.py_buffer(column.validity)
-        buffers = [validity, _aligned(column.ends), pa.py_buffer(column.data)]
-        whole = pa.Array.from_buffers(pa.binary(), count, buffers)
-        _check_binary(whole, column.ends)
+        whole = _in_place(column, count)
         self.chunks.append(whole if high - low == count else whole.slice(low, high - low))
 
     def _stop_joining(self) -> None:
@@ -321,14 +364,19 @@ class _BinaryChunks:
             raise MessageTooLarge(f"the frames do not fit into one batch: {error}", hint=_FEWER) from error
 
 
-def _check_binary(column: pa.Array, ends: memoryview) -> None:
-    """What `check_ends` checks, by Arrow itself: 0.8 us for 1,000 ends instead of 28."""
+def _in_place(column: BinaryColumn, count: int) -> pa.Array:
+    """A binary column where it lies, checked by Arrow itself: 0.8 us for 1,000 ends, 28 us in Python."""
+    validity = None if column.validity is None else pa.py_buffer(column.validity)
     try:
-        column.validate(full=True)
+        whole = pa.Array.from_buffers(
+            _BINARY, count, [validity, _aligned(column.ends), pa.py_buffer(column.data)]
+        )
+        whole.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise CorruptFrame(f"the ends of a column fall: {error}") from error
-    if bytes(ends[:4]) != b"\0\0\0\0":
+        raise CorruptFrame(f"the ends of a column fall or leave it: {error}") from error
+    if bytes(column.ends[:4]) != b"\0\0\0\0":
         raise CorruptFrame("the ends of a column do not start at 0")
+    return whole
 
 
 def _aligned(section: memoryview) -> pa.Buffer:

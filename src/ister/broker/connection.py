@@ -106,9 +106,11 @@ class Connection(Receiver):
         try:
             if kind == _APPEND and self.greeted:
                 # A frame in the shared scratch must be copied; a request's own buffer is kept as it is.
-                view = memoryview(data)[header_end:end]
-                frame: bytearray | memoryview = view if owned else bytearray(view)
-                self._append(correlation, header, frame)
+                self._append(
+                    correlation,
+                    header,
+                    memoryview(data)[header_end:end] if owned else bytearray(data[header_end:end]),
+                )
             elif kind != _HELLO and not self.greeted:
                 raise BadRequest(f"the first request is of kind {kind}, a hello was expected")
             elif kind == _HELLO:
@@ -130,7 +132,10 @@ class Connection(Receiver):
         self._tokens = token = self._tokens + 1
         size = len(frame)
         self._appends[token] = (correlation, size, found.count)
-        self._reserve(size)
+        self.in_flight_bytes = own = self.in_flight_bytes + size
+        server.in_flight_bytes = total = server.in_flight_bytes + size
+        if own > server.connection_limit or total > server.total_limit:
+            self._steer_reading()
         try:
             topic = server.logs.get(header)
             if topic is None:
@@ -148,9 +153,15 @@ class Connection(Receiver):
         correlation, size, count = self._appends.pop(token)
         server = self._server
         server.records_in.value += count
-        self._reserve(-size)
+        self.in_flight_bytes -= size
+        server.in_flight_bytes -= size
+        if self._reading_paused or server.waiting:
+            self._reserve(0)
         if not self._closed:
-            self._send(encode_appended(correlation, base_offset, append_time_us))
+            out = self._out
+            if not out:
+                server.will_flush(self)
+            out.append(encode_appended(correlation, base_offset, append_time_us))
 
     def refused(self, token: int, error: IsterError) -> None:
         correlation, size, _ = self._appends.pop(token)

@@ -124,7 +124,7 @@ class Receiver(asyncio.BufferedProtocol):
         # Looked at once: what one read brings may pass the bound, what the next one brings waits.
         is_full = server.in_flight_bytes > server.total_limit
         while not self._closed:
-            limit = server.broker.config.max_message_bytes if self.greeted else GREETING_BYTES
+            limit = server.message_limit if self.greeted else GREETING_BYTES
             have = end - position
             if have < PREFIX_SIZE:
                 self._stash = bytes(data[position:end])

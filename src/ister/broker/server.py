@@ -53,6 +53,7 @@ class Server:
         """Request bytes of all connections that are not answered yet."""
         self.total_limit = broker.config.max_in_flight_bytes
         self.connection_limit = broker.config.max_connection_in_flight_bytes
+        self.message_limit = broker.config.max_message_bytes
         self.small_request_bytes = self.total_limit // (2 * broker.config.max_connections)
         """Requests up to this size take half of the bound if every connection is in the middle of one."""
         self.answers = AnswerBudget(broker.config.max_answer_bytes)

@@ -137,7 +137,8 @@ class Segment:
         time_us = self.last_append_time_us
         if now_us > time_us:  # A6: never back
             self.last_append_time_us = time_us = now_us
-        stamp(frame, base, marked(self._uid, base - self._durable_when_written), time_us)
+        behind = base - self._durable_when_written
+        stamp(frame, base, self._uid if not behind else marked(self._uid, behind), time_us)
         if header.producer_id:
             self.producers.record(header.producer_id, header.sequence, count, base, time_us)
         end = base + count
