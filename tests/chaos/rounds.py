@@ -25,7 +25,7 @@ TOPICS = ("orders", "events")
 PRODUCERS = 6
 OVERLAP = 50
 STOP_EVERY = 5
-"""Each so many rounds the broker is asked to stop instead of being killed."""
+"""Each so many rounds the broker is asked to stop instead of being killed; those come on top."""
 
 
 class Result:
@@ -52,7 +52,7 @@ class Chaos:
         self._idle = 0
         self._values = 0
 
-    async def run(self, rounds: int) -> Result:
+    async def run(self, kills: int) -> Result:
         started = time.monotonic()
         await asyncio.to_thread(self.broker.start)
         try:
@@ -62,7 +62,7 @@ class Chaos:
                     asyncio.create_task((self._append, self._produce)[number % 2](log, number))
                     for number, log in enumerate(logs)
                 ]
-                for number in range(rounds):
+                for number in range(kills + kills // (STOP_EVERY - 1)):
                     await self._round(number, producers)
                 for task in producers:
                     task.cancel()

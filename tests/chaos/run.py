@@ -41,7 +41,7 @@ def report(result: Result) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=20, help="of kill -9; clean stops come on top")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--report", type=Path)
     options = parser.parse_args(arguments)
