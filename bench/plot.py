@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 WIDTH: Final = 760
 ROW: Final = 34
 TOP: Final = 56
-LABELS: Final = 210
+LABELS: Final = 250
 VALUES: Final = 170
 
 STYLE: Final = """
