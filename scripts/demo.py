@@ -1,4 +1,4 @@
-"""The main job, end to end: a broker, a producer, a live tail, a kill -9, nothing lost, a Spark query.
+"""The main job, end to end: a broker, a live tail, a kill -9, a cluster, nothing lost, a Spark query.
 
 Everything runs on loopback, on free ports, in a temporary directory that is removed at the end. Exits with 1,
 loudly, if a single acknowledged record is lost or comes twice. `--no-spark` leaves the last step out.
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import ister
@@ -26,6 +27,8 @@ BATCH = 500
 RUN_SECONDS = 6.0
 KILL_AFTER_SECONDS = 2.5
 DOWN_SECONDS = 0.5
+CLUSTER_SECONDS = 6.0
+NODES = 3
 
 
 def say(step: str, why: str = "") -> None:
@@ -37,32 +40,33 @@ def say(step: str, why: str = "") -> None:
 class BrokerProcess:
     """`ister serve` as a person would run it, with its log kept aside."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, node_id: int = 1) -> None:
         self._directory = directory
-        self._log = (directory / "broker.log").open("ab")
+        self._node_id = node_id
+        self._log_path = directory / f"broker-{node_id}.log"
+        self._log = self._log_path.open("ab")
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
+        self.peer_port = -1
 
-    def start(self) -> None:
-        command = [
-            str(Path(sys.executable).with_name("ister")),
-            "serve",
-            "--output",
-            "json",
-            "--admin-port",
-            "-1",
-        ]
-        command += ["--data-dir", str(self._directory / "data"), "--client-port", str(self.port)]
+    def start(self, *more: str) -> None:
+        """Again with the same ports; `more` are further options."""
+        command = [str(Path(sys.executable).with_name("ister")), "serve", "--output", "json"]
+        command += ["--node-id", str(self._node_id), "--admin-port", "-1", "--client-port", str(self.port)]
+        command += ["--data-dir", str(self._directory / f"data-{self._node_id}"), *more]
+        if self.peer_port >= 0:
+            command += ["--peer-port", str(self.peer_port)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise SystemExit(f"the broker did not start; its log says:\n{self.tail()}")
-        self.port = int(json.loads(line)["client_port"])
+        ready = json.loads(line)
+        self.port, self.peer_port = int(ready["client_port"]), int(ready["peer_port"])
 
     def tail(self) -> str:
         self._log.flush()
-        return (self._directory / "broker.log").read_text(errors="replace")[-2000:]
+        return self._log_path.read_text(errors="replace")[-2000:]
 
     def kill(self) -> None:
         """kill -9: no chance to write, sync or say goodbye."""
@@ -70,10 +74,14 @@ class BrokerProcess:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
-    def stop(self) -> None:
+    def end(self) -> None:
+        """SIGTERM: it finishes what it has accepted."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             self._process.wait(timeout=30)
+
+    def stop(self) -> None:
+        self.end()
         self._log.close()
 
     @property
@@ -130,8 +138,8 @@ async def progress(story: Story) -> None:
         )
 
 
-async def tell(broker: BrokerProcess) -> Story:
-    story = Story()
+async def tell(brokers: list[BrokerProcess]) -> Story:
+    broker, story = brokers[0], Story()
     async with ister.connect(broker.address) as log:
         await log.create_topic(TOPIC, segment_records=100_000)
         until = time.monotonic() + RUN_SECONDS
@@ -146,8 +154,20 @@ async def tell(broker: BrokerProcess) -> Story:
         say("the broker starts again on the same directory", "the clients retry by themselves")
         await asyncio.to_thread(broker.start)
         await asyncio.gather(*work)
+        await grow(log, brokers)
+        until = time.monotonic() + CLUSTER_SECONDS
+        say(f"the producers go on, now with {NODES} nodes", "a full segment hands the topic to the next node")
+        work = [asyncio.create_task(produce(log, f"q{n}", story, until)) for n in range(PRODUCERS)]
+        await asyncio.sleep(KILL_AFTER_SECONDS)
+        leader = (await log.describe_topic(TOPIC)).segments[-1].leader
+        say(f"kill -9 of node {leader}, which leads", "the topic waits for it, the clients retry")
+        await asyncio.to_thread(brokers[leader - 1].kill)
+        await asyncio.sleep(DOWN_SECONDS)
+        say(f"node {leader} starts again")
+        await asyncio.to_thread(brokers[leader - 1].start)
+        await asyncio.gather(*work)
         seconds = time.monotonic() - started
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(story.tailed) < len(story.acknowledged):
                 if watch[0].done():
                     watch[0].result()
@@ -159,6 +179,26 @@ async def tell(broker: BrokerProcess) -> Story:
     return story
 
 
+async def grow(log: ister.Log, brokers: list[BrokerProcess]) -> None:
+    """From one broker to a cluster, on the same directory; the open tail and the topic stay."""
+    say("the broker is restarted with a peer port", "same directory, same topics: a cluster of one")
+    first = brokers[0]
+    await asyncio.to_thread(first.end)
+    await asyncio.to_thread(first.start, "--peer-port", "0")
+    say(f"{NODES - 1} more join it", f"ister serve --node-id 2 --join 127.0.0.1:{first.peer_port} ...")
+    join = f"127.0.0.1:{first.peer_port}"
+    for broker in brokers[1:]:
+        await asyncio.to_thread(broker.start, "--peer-port", "0", "--join", join)
+    async with asyncio.timeout(30):
+        while not await are_voters(log):  # noqa: ASYNC110 (what is waited for is other processes)
+            await asyncio.sleep(0.1)
+    await log.alter_topic(TOPIC, segment_records=20_000)
+
+
+async def are_voters(log: ister.Log) -> bool:
+    return sum(node.role in ("leader", "voter") for node in (await log.cluster()).nodes) == NODES
+
+
 async def check(log: ister.Log, story: Story, seconds: float) -> None:
     read: dict[int, bytes] = {}
     twice = 0
@@ -167,15 +207,17 @@ async def check(log: ister.Log, story: Story, seconds: float) -> None:
         read[record.offset] = record.value or b""
     lost = sum(read.get(offset) != value for offset, value in story.acknowledged.items())
     doubled = len(read) - len(set(read.values()))
-    segments = len((await log.describe_topic(TOPIC)).segments)
+    segments = (await log.describe_topic(TOPIC)).segments
+    led = Counter(segment.leader for segment in segments)
     rows = [
         ("records acknowledged", f"{len(story.acknowledged):,}"),
         ("read back", f"{len(read):,}"),
         ("lost", f"{lost:,}"),
         ("duplicated", f"{doubled + twice:,}"),
         ("seen by the live tail", f"{len(story.tailed):,}"),
-        ("segments", f"{segments:,}"),
-        ("longest stall of a producer", f"{story.longest_stall:.2f} s (broker killed, down, recovered)"),
+        ("segments", f"{len(segments):,}"),
+        ("led by", ", ".join(f"node {node}: {count}" for node, count in sorted(led.items()))),
+        ("longest stall of a producer", f"{story.longest_stall:.2f} s (killed, down, recovered; or growing)"),
         ("acknowledged per second", f"{len(story.acknowledged) / seconds:,.0f}"),
     ]
     print()
@@ -229,21 +271,23 @@ def main() -> None:
     arguments.add_argument("--no-spark", action="store_true", help="leave out the Spark query at the end")
     options = arguments.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="ister-demo-"))
-    broker = BrokerProcess(directory)
+    brokers = [BrokerProcess(directory, node_id) for node_id in range(1, NODES + 1)]
     try:
         say("starting a broker", "one process, its own embedded storage, nothing to configure")
-        broker.start()
-        story = asyncio.run(tell(broker))
+        brokers[0].start()
+        story = asyncio.run(tell(brokers))
         if not options.no_spark:
-            query_with_spark(broker, story)
+            query_with_spark(brokers[1], story)
         say(
-            "done: nothing lost, nothing twice", "to go on: .venv/bin/ister serve, and .venv/bin/ister --help"
+            "done: nothing lost, nothing twice",
+            "to go on: .venv/bin/ister dev --nodes 3, and .venv/bin/ister --help",
         )
     except KeyboardInterrupt:
         print("\ninterrupted; cleaning up", file=sys.stderr)
         raise SystemExit(130) from None
     finally:
-        broker.stop()
+        for broker in reversed(brokers):
+            broker.stop()
         shutil.rmtree(directory, ignore_errors=True)
 
 

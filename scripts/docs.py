@@ -22,7 +22,7 @@ from markdown_it.token import Token
 ROOT = Path(__file__).resolve().parent.parent
 
 # The order of the sections for a reader; a page that is in none of them comes last.
-SECTIONS = ("", "start", "concepts", "guides", "operating", "reference", "internals")
+SECTIONS = ("", "start", "concepts", "guides", "cluster", "operating", "reference", "internals")
 
 PAGE = """<!doctype html>
 <html lang="en">

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_args, get_type_hints
 
 import msgspec
 
+from ister.addresses import parse_addresses
 from ister.errors import ConfigError
 from ister.logs import parse_levels
 from ister.names import MAX_PART
@@ -38,7 +39,13 @@ from ister.settings import (
 
 PREFIX: Final = "ISTER_"
 
-ALIASES: Final = {"max_segment_entries": "segment_records"}
+ALIASES: Final = {
+    "max_segment_entries": "segment_records",
+    "raft_host": "peer_host",
+    "raft_port": "peer_port",
+    "raft_advertise_host": "peer_advertise_host",
+    "initial_peer": "join",
+}
 """Names that people bring along from elsewhere, and the field that they mean here."""
 
 _WITHOUT_EFFECT: Final = {
@@ -88,6 +95,53 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     client_advertise_port: Annotated[
         int, _count("The port that clients are told to connect to; 0 is the one listened on.", 0, _PORT)
     ] = 0
+    peer_host: Annotated[str, _text("The address to listen on for other brokers.")] = "127.0.0.1"
+    peer_port: Annotated[
+        int,
+        _count(
+            "The port to listen on for other brokers; 0 takes any free one, -1 is none: a broker alone.",
+            -1,
+            _PORT,
+        ),
+    ] = -1
+    peer_advertise_host: Annotated[
+        str,
+        _text("The host that other brokers are told to connect to; empty is peer_host.", may_be_empty=True),
+    ] = ""
+    peer_advertise_port: Annotated[
+        int, _count("The port that other brokers are told to connect to; 0 is the one listened on.", 0, _PORT)
+    ] = 0
+    bootstrap_cluster: Annotated[
+        bool, Spec(Kind.SWITCH, "Make a new cluster of this broker, if its directory is empty.")
+    ] = False
+    join: Annotated[
+        str,
+        _text(
+            "Peer addresses (host:port, with commas) of a cluster to join, if the directory is empty.",
+            may_be_empty=True,
+        ),
+    ] = ""
+    join_timeout_ms: Annotated[int, _duration("How long to try to join before giving up.", 10, _HOUR_MS)] = (
+        10_000
+    )
+    heartbeat_ms: Annotated[
+        int, _duration("How often the metadata leader is heard by the others.", 10, 60_000)
+    ] = 100
+    election_min_ms: Annotated[
+        int, _duration("The shortest silence of the metadata leader that leads to an election.", 50, 600_000)
+    ] = 500
+    election_max_ms: Annotated[
+        int, _duration("The longest silence; each node draws its own between the two.", 50, 600_000)
+    ] = 1000
+    snapshot_entries: Annotated[
+        int, _count("Metadata is written as a snapshot after this many commands.", 10, 10_000_000)
+    ] = 10_000
+    test_controls: Annotated[
+        bool, Spec(Kind.SWITCH, "Take commands that break things on purpose, from loopback only. For tests.")
+    ] = False
+    cluster_secret: Annotated[
+        str, _text("What test controls must know; empty refuses them.", may_be_empty=True)
+    ] = ""
     admin_host: Annotated[str, _text("The address to listen on for metrics.")] = "127.0.0.1"
     admin_port: Annotated[
         int, _count("The port for metrics; 0 takes any free one, -1 turns it off.", -1, _PORT)
@@ -206,6 +260,39 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             if _checked(name, spec, value, "") != value:
                 raise ConfigError(f"{name} = {value!r} is text", hint="Units are read by load_config only.")
         parse_levels(self.log_level)
+        self._check_cluster()
+
+    def _check_cluster(self) -> None:
+        """What no single field shows: values that contradict each other."""
+        try:
+            parse_addresses(self.join)
+        except ConfigError as error:
+            raise ConfigError(f"join = {self.join!r}: {error.message}", hint=error.hint) from error
+        if self.bootstrap_cluster and self.join:
+            raise ConfigError(
+                f"bootstrap_cluster and join = {self.join!r} are both given: a broker makes a new cluster "
+                "or joins one",
+                hint="Give --bootstrap-cluster to the first broker only, and --join to the others.",
+            )
+        if (self.bootstrap_cluster or self.join) and self.peer_port < 0:
+            given = "bootstrap_cluster" if self.bootstrap_cluster else f"join = {self.join!r}"
+            raise ConfigError(
+                f"{given} needs a port for other brokers, and peer_port is {self.peer_port}",
+                hint="Give --peer-port, for example --peer-port 6001.",
+            )
+        if self.election_min_ms >= self.election_max_ms:
+            raise ConfigError(
+                f"election_min_ms = {self.election_min_ms} is not below "
+                f"election_max_ms = {self.election_max_ms}",
+                hint="Leave room between the two, so that nodes do not all stand for election at one moment.",
+            )
+        if 2 * self.heartbeat_ms > self.election_min_ms:
+            raise ConfigError(
+                f"heartbeat_ms = {self.heartbeat_ms} is more than half of "
+                f"election_min_ms = {self.election_min_ms}",
+                hint="A lost heartbeat must not lead to an election: lower heartbeat_ms or raise "
+                "election_min_ms.",
+            )
 
     def topic_defaults(self) -> TopicSettings:
         """What a topic has unless it is created with settings of its own."""

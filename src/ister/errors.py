@@ -239,6 +239,40 @@ class LogClosed(ConnectionFailed):
     default_hint = "Call ister.connect again."
 
 
+class NodeUnreachable(IsterError):
+    """The node that leads or holds what was asked for cannot be reached. The request was not begun there."""
+
+    code = "node-unreachable"
+    wire = 30
+    retriable = True
+    default_hint = "Start the node named again, or mend the way to it; the request then succeeds."
+
+
+class JoinFailed(IsterError):
+    """This node is not in a cluster, and could not get into one."""
+
+    code = "join-failed"
+    wire = 31
+    default_hint = "Check that --join names the peer port of a node that is up, and start this one again."
+
+
+class NodeIdInUse(IsterError):
+    """Another node with this id is in the cluster and answers. It may be dying; so it is asked again."""
+
+    code = "node-id-in-use"
+    wire = 33
+    retriable = True
+    default_hint = "Give the new node an id of its own with --node-id."
+
+
+class ControlRefused(IsterError):
+    code = "control-refused"
+    wire = 32
+    default_hint = (
+        "Test controls need test_controls = true, a connection from loopback and the cluster's secret."
+    )
+
+
 class DependencyMissing(IsterError):
     code = "dependency-missing"
     wire = 25

@@ -10,38 +10,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ister.errors import BadRequest, ConnectionFailed, IsterError, RequestTimeout
+from ister.callers import GREETING_BYTES, MAX_MESSAGE_BYTES, Callers, Serve
+from ister.errors import ConnectionFailed, DataDirectoryError, IsterError, RequestTimeout
 from ister.io.network import Listener, Network
-from ister.protocol.codec import Bytes, decode_failure, decode_header, encode_failure, encode_header
-from ister.protocol.peer import (
-    PEER_PREAMBLE_SIZE,
-    NodeAddress,
-    PeerHello,
-    PeerHelloAnswer,
-    PeerKind,
-    check_peer_preamble,
-    encode_peer_preamble,
-)
+from ister.protocol.codec import Bytes, decode_failure, decode_header, encode_header
+from ister.protocol.peer import NodeAddress, PeerHello, PeerHelloAnswer, PeerKind, encode_peer_preamble
 from ister.protocol.stream import MessageStream
 
 log = logging.getLogger("ister.peers")
 
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 LONGEST_PAUSE_SECONDS = 1.0
 CONNECT_SECONDS = 2.0
+PING_SECONDS = 0.5
+SILENT_SECONDS = 1.5
+"""A node that did not answer a ping for so long is not counted on for anything new."""
+MAX_STRANGERS = 32
+"""So many that called, and that the metadata does not know, are dialled back."""
 _RAFT = int(PeerKind.RAFT)
 
 
 class PeerAnswer(NamedTuple):
     header: bytes
-    payload: bytes
-
-
-Serve = Callable[[NodeAddress, int, bytes, bytes], Awaitable[bytes]]
-"""Answers a request: who asks, kind, header, payload -> the answer's header."""
 
 
 class Peers:
@@ -55,18 +47,22 @@ class Peers:
         on_raft: Callable[[int, bytes], None],
         serve: Serve,
         accepts: Callable[[PeerHello], IsterError | None],
+        on_refused: Callable[[DataDirectoryError], None] = lambda error: None,
     ) -> None:
+        """`on_refused` is told when another node takes this one's directory for a copy."""
         self.hello = hello
-        self.on_raft = on_raft
-        self.serve = serve
-        self.accepts = accepts
+        self.on_refused = on_refused
         self.listener: Listener | None = None
         self._network = network
         self._links: dict[int, _Link] = {}
-        self._inbound: dict[_Inbound, None] = {}
+        self._strangers: dict[int, None] = {}
+        """Those of them that only called: the metadata has not said yet that they are members."""
+        self._callers = Callers(
+            hello, on_raft=on_raft, serve=serve, accepts=accepts, on_hello=self.heard_from
+        )
 
     async def listen(self, host: str, port: int) -> None:
-        self.listener = await self._network.listen(lambda: _Inbound(self), host, port)
+        self.listener = await self._network.listen(self._callers.answer_call, host, port)
 
     async def stop(self) -> None:
         if self.listener is not None:
@@ -74,8 +70,7 @@ class Peers:
         links, self._links = self._links, {}
         for link in links.values():
             link.stop()
-        for connection in list(self._inbound):
-            connection.close()
+        self._callers.close()
         await asyncio.gather(*(link.task for link in links.values()), return_exceptions=True)
 
     def know(self, nodes: list[NodeAddress], myself: int) -> None:
@@ -83,22 +78,42 @@ class Peers:
         wanted = {node.member: node for node in nodes if node.member != myself}
         for member in [member for member in self._links if member not in wanted]:
             self._links.pop(member).stop()
+        self._strangers.clear()
         for member, node in wanted.items():
             link = self._links.get(member)
-            if link is not None and link.node != node:
-                link.stop()
-                link = None
-            if link is None:
+            if link is None or link.address != _address(node):
                 self._links[member] = _Link(self, self._network, node)
+                if link is not None:
+                    self._links[member].said = link.said
+                    link.stop()
 
     def heard_from(self, hello: PeerHello) -> None:
-        """It is up: no need to wait before dialling it. One not heard of before says where it is."""
+        """It is up, and says where it is: no need to wait before dialling it there."""
         member = hello.node.member
         link = self._links.get(member)
         if link is not None:
-            link.nudge.set()
-        elif hello.cluster_id and member != self.hello().node.member:
+            link.heard_from(hello.node)
+        elif hello.cluster_id and self.hello().cluster_id and member != self.hello().node.member:
             self._links[member] = _Link(self, self._network, hello.node)
+            self._strangers[member] = None
+            if len(self._strangers) > MAX_STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                self._links.pop(oldest).stop()
+
+    def callers(self) -> list[NodeAddress]:
+        """The nodes that have called here and say that they are in the cluster."""
+        return self._callers.nodes()
+
+    def is_alive(self, member: int) -> bool:
+        """Whether it answered within the last moments; this node itself always does."""
+        link = self._links.get(member)
+        return link.is_alive if link is not None else member == self.hello().node.member
+
+    def where_alive(self, member: int) -> tuple[str, int] | None:
+        """Where another node was reached that answered within the last moments; None if it did not."""
+        link = self._links.get(member)
+        return _address(link.dialled) if link is not None and link.is_alive else None
 
     def send_raft(self, member: int, data: bytes) -> None:
         link = self._links.get(member)
@@ -134,7 +149,7 @@ class _Outbound(MessageStream):
     """A connection that this node dialled."""
 
     def __init__(self, hello: PeerHello) -> None:
-        super().__init__(MAX_MESSAGE_BYTES)
+        super().__init__(GREETING_BYTES)
         self._hello = hello
         self._correlation = 1
         self._waiting: dict[int, asyncio.Future[PeerAnswer]] = {}
@@ -153,13 +168,14 @@ class _Outbound(MessageStream):
                     self.greeted.set_exception(error)
                 else:
                     self.greeted.set_result(decode_header(PeerHelloAnswer, header))
+                    self.max_bytes = MAX_MESSAGE_BYTES
             return
         future = self._waiting.pop(correlation, None)
         if future is not None and not future.done():
             if error is not None:
                 future.set_exception(error)
             else:
-                future.set_result(PeerAnswer(header, payload))
+                future.set_result(PeerAnswer(header or payload))  # a long answer comes behind an empty header
 
     async def request(self, kind: int, header: bytes, payload: Bytes) -> PeerAnswer:
         if self.is_closed:
@@ -172,6 +188,10 @@ class _Outbound(MessageStream):
 
     def refused(self, error: IsterError) -> None:
         log.warning("peer %s sent what is no message: %s", self.peer, error)
+        if not self.greeted.done():
+            self.greeted.set_exception(
+                ConnectionFailed(f"what answers at {self.peer} is no broker's peer port: {error.message}")
+            )
 
     def lost(self) -> None:
         self.gone.set()
@@ -186,15 +206,28 @@ class _Outbound(MessageStream):
 
 
 class _Link:
-    """The way to one member, dialled again whenever it breaks."""
+    """The way to one member, dialled again whenever it breaks.
+
+    Where it is, the metadata says; but a node that has moved can tell the metadata of it only once it is
+    reached. So where it said itself that it is, when it called, is tried in turn with that.
+    """
 
     def __init__(self, peers: Peers, network: Network, node: NodeAddress) -> None:
-        self.node = node
+        self.node = self.dialled = node
+        self.address = _address(node)
+        self.is_alive = False
         self._peers = peers
         self._network = network
         self._connection: _Outbound | None = None
-        self.nudge = asyncio.Event()
+        self.said: NodeAddress | None = None
+        self._nudge = asyncio.Event()
         self.task = asyncio.get_running_loop().create_task(self._keep())
+
+    def heard_from(self, node: NodeAddress) -> None:
+        self.said = node if _address(node) != self.address else None
+        self._nudge.set()
+        if self._connection is not None and not self.is_alive:
+            self._connection.close()
 
     def send_raft(self, data: bytes) -> None:
         connection = self._connection
@@ -215,27 +248,46 @@ class _Link:
         pause = 0.05
         while True:
             try:
-                connection = await self._dial()
+                connection = await self._dial(self.dialled)
                 pause = 0.05
-                self._connection = connection
-                await connection.gone.wait()
+                self._connection, self.is_alive = connection, True
+                await self._watch(connection)
+            except DataDirectoryError as error:
+                self._peers.on_refused(error)
             except IsterError as error:
                 log.debug("no link to node %d: %s", self.node.node_id, error)
+                self.dialled = self.said if self.said and self.dialled is self.node else self.node
             finally:
-                self._connection = None
+                self._connection, self.is_alive = None, False
             await self._pause(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
+    async def _watch(self, connection: _Outbound) -> None:
+        """Until the connection is gone: ask now and then, so that a silent node is known as such."""
+        while not connection.is_closed:
+            try:
+                async with asyncio.timeout(SILENT_SECONDS):
+                    await connection.request(PeerKind.PING, b"", b"")
+                self.is_alive = True
+            except TimeoutError:
+                self.is_alive = False
+                if self.said is not None:
+                    connection.close()  # it called from another place: what is left here may never break
+            try:
+                async with asyncio.timeout(PING_SECONDS):
+                    await connection.gone.wait()
+            except TimeoutError:
+                continue
+
     async def _pause(self, seconds: float) -> None:
-        self.nudge.clear()
+        self._nudge.clear()
         try:
             async with asyncio.timeout(seconds):
-                await self.nudge.wait()
+                await self._nudge.wait()
         except TimeoutError:
             return
 
-    async def _dial(self) -> _Outbound:
-        node = self.node
+    async def _dial(self, node: NodeAddress) -> _Outbound:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 made = await self._network.connect(
@@ -259,61 +311,5 @@ class _Link:
             self._connection.close()
 
 
-class _Inbound(MessageStream):
-    """A connection that another node dialled."""
-
-    def __init__(self, peers: Peers) -> None:
-        super().__init__(MAX_MESSAGE_BYTES, PEER_PREAMBLE_SIZE)
-        self._peers = peers
-        self._hello: PeerHello | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def opened(self) -> None:
-        self._peers._inbound[self] = None
-
-    def preamble(self, data: bytes) -> None:
-        check_peer_preamble(data)
-
-    def message(self, correlation: int, kind: int, header: bytes, payload: bytes) -> None:
-        hello = self._hello
-        if kind == PeerKind.HELLO:
-            self._greet(correlation, decode_header(PeerHello, header))
-        elif hello is None:
-            raise BadRequest(f"a peer's first request is of kind {kind}, a hello was expected")
-        elif kind == _RAFT:
-            self._peers.on_raft(hello.node.member, payload)
-        else:
-            task = asyncio.get_running_loop().create_task(
-                self._answer(hello.node, correlation, kind, header, payload)
-            )
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    def _greet(self, correlation: int, hello: PeerHello) -> None:
-        error = self._peers.accepts(hello)
-        if error is not None:
-            log.warning("peer refused: %s", error.message, extra={"fields": {"peer": self.peer}})
-            self.send_raw(encode_failure(correlation, error))
-            self.close()
-            return
-        self._hello = hello
-        self._peers.heard_from(hello)
-        mine = self._peers.hello()
-        self.send(correlation, 0, encode_header(PeerHelloAnswer(mine.cluster_id, mine.node)))
-
-    async def _answer(
-        self, node: NodeAddress, correlation: int, kind: int, header: bytes, payload: bytes
-    ) -> None:
-        try:
-            self.send(correlation, 0, await self._peers.serve(node, kind, header, payload))
-        except IsterError as error:
-            self.send_raw(encode_failure(correlation, error))
-
-    def refused(self, error: IsterError) -> None:
-        log.warning("not a peer: %s", error.message, extra={"fields": {"peer": self.peer}})
-        self.send_raw(encode_failure(0, error))
-
-    def lost(self) -> None:
-        self._peers._inbound.pop(self, None)
-        for task in self._tasks:
-            task.cancel()
+def _address(node: NodeAddress) -> tuple[str, int]:
+    return node.peer_host, node.peer_port

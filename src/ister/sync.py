@@ -31,7 +31,7 @@ from ister.client.reader import Reader as AsyncReader
 from ister.columns import RecordHeaders
 from ister.errors import ConnectionFailed, InvariantBroken, IsterError, LogClosed
 from ister.frame import Frame, Record
-from ister.protocol.messages import ClusterAnswer, StatsAnswer, TopicDescription
+from ister.protocol.messages import ClusterAnswer, NodeAnswer, StatsAnswer, TopicDescription
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -179,6 +179,21 @@ class Log:
 
     def stats(self) -> StatsAnswer:
         return self._run(self._log.stats())
+
+    def transfer_leader(self, node_id: int = 0) -> NodeAnswer:
+        return self._run(self._log.transfer_leader(node_id))
+
+    def add_node(self, host: str, port: int) -> NodeAnswer:
+        return self._run(self._log.add_node(host, port))
+
+    def remove_node(self, node_id: int) -> NodeAnswer:
+        return self._run(self._log.remove_node(node_id))
+
+    def promote_node(self, node_id: int) -> NodeAnswer:
+        return self._run(self._log.promote_node(node_id))
+
+    def control(self, action: str, secret: str, topic: str = "", count: int = 1) -> None:
+        self._run(self._log.control(action, secret, topic, count))
 
     def _open_portal(self) -> _Portal:
         if self._portal is None:

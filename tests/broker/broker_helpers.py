@@ -191,7 +191,7 @@ class Answers:
         self.appended_at: dict[int, int] = {}
         self.refusals: dict[int, IsterError] = {}
 
-    def appended(self, token: int, base_offset: int, append_time_us: int) -> None:
+    def appended(self, token: int, base_offset: int, append_time_us: int, leader: int = 0) -> None:
         assert token not in self.appended_at and token not in self.refusals, "answered twice"
         self.appended_at[token] = base_offset
 
@@ -280,8 +280,9 @@ class SimNode(Node):
         clock = SimClock(loop, loop.fork("clock"))
         fatal: list[IsterError] = []
         config = BrokerConfig(**{"client_host": "broker", "request_timeout_ms": 30_000, **settings})
-        broker = Broker(config, disk.mount(), clock, on_fatal=fatal.append)
-        server = Server(broker, network.host("broker"), lambda: 0)
+        host = network.host("broker")
+        broker = Broker(config, disk.mount(), clock, host, on_fatal=fatal.append)
+        server = Server(broker, host, lambda: 0)
         broker.commits.after_cycle = server.flush
         try:
             await broker.start()

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from broker_helpers import Node, frame_of, on_real_disk, real_config, refusal
 
+from ister.broker.data_directory import FORMAT
 from ister.broker.process import start
 from ister.errors import AddressInUse, CorruptSegment, DataDirectoryError, IsterError
 from ister.io.disk import LocalDisk
@@ -89,17 +90,18 @@ def test_a_directory_with_foreign_files_is_not_taken_over(tmp_path: Path) -> Non
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
-def test_a_newer_format_is_refused_with_both_versions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", [FORMAT - 1, FORMAT + 1])
+def test_another_format_is_refused_with_both_versions(other: int, tmp_path: Path) -> None:
     fill(tmp_path)
     identity = json.loads((tmp_path / "ister.json").read_text())
-    (tmp_path / "ister.json").write_text(json.dumps({**identity, "format": 2}))
+    (tmp_path / "ister.json").write_text(json.dumps({**identity, "format": other}))
     error = refused_start(tmp_path)
     assert type(error) is DataDirectoryError
-    assert "has format 2, this build reads format 1" in error.message
+    assert f"has format {other}, this build reads format {FORMAT}" in error.message
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{", b"[]", b"{}", b'{"format": 1}', b"\xff\xfe", b'{"format": 1e400}']
+    "text", [b"", b"{", b"[]", b"{}", b'{"format": %d}' % FORMAT, b"\xff\xfe", b'{"format": 1e400}']
 )
 def test_a_damaged_identity_is_an_error_and_not_a_new_identity(text: bytes, tmp_path: Path) -> None:
     fill(tmp_path)
@@ -131,11 +133,11 @@ def test_segments_without_their_metadata_are_an_error_and_are_kept(tmp_path: Pat
     """E6: a metadata error is never "empty"."""
     fill(tmp_path)
     before = sorted(path.name for path in (tmp_path / "segments").rglob("*"))
-    shutil.rmtree(tmp_path / "metadata")
+    shutil.rmtree(tmp_path / "raft")
     for _ in range(2):  # the second start is not fooled by what the first one left
         error = refused_start(tmp_path)
         assert type(error) is DataDirectoryError
-        assert "no topic that the metadata knows of" in error.message
+        assert "raft is missing" in error.message and "Restore" in error.hint
     assert sorted(path.name for path in (tmp_path / "segments").rglob("*")) == before
 
 
@@ -143,32 +145,64 @@ def test_i1_metadata_of_another_cluster_is_refused_and_removes_nothing(tmp_path:
     """Its uids mean other topics: by them, files that hold records would be taken for leftovers."""
     mine, other = tmp_path / "mine", tmp_path / "other"
     fill(mine)
-    fill(other, count=50)
+
+    async def scenario(node: Node) -> None:
+        client = await node.connect()
+        uid = (await client.create("t")).uid
+        assert f"{uid:016d}" in {path.name for path in (mine / "segments").iterdir()}
+        await node.broker.delete_topic("t")
+        for number in range(50):
+            await client.append("u", frame_of(b"%d" % number))
+
+    on_real_disk(other, scenario, segment_records=3)
     before = sorted(path.name for path in (mine / "segments").rglob("*"))
-    shutil.rmtree(mine / "metadata")
-    shutil.copytree(other / "metadata", mine / "metadata")
+    shutil.rmtree(mine / "raft")
+    shutil.copytree(other / "raft", mine / "raft")
     error = refused_start(mine)
     assert type(error) is DataDirectoryError
     assert "is of cluster" in error.message
     assert sorted(path.name for path in (mine / "segments").rglob("*")) == before
 
 
-def test_a_missing_metadata_journal_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["removed", "emptied", "renamed"])
+def test_a_missing_metadata_journal_is_an_error(damage: str, tmp_path: Path) -> None:
+    """I2, E6: a node that has forgotten its votes and its topics does not begin anew as the same one."""
     fill(tmp_path)
-    for path in (tmp_path / "metadata").glob("journal-*.log"):
-        path.rename(path.with_name("journal-0000000000000009.log"))
-    error = refused_start(tmp_path)
-    assert type(error) is CorruptSegment and "metadata journal" in error.message
+    (path,) = (tmp_path / "raft").glob("journal-*.log")
+    match damage:
+        case "removed":
+            path.unlink()
+        case "emptied":
+            path.write_bytes(b"")
+            path.with_suffix(".side").unlink()
+        case "renamed":
+            path.rename(path.with_name("journal-0000000000000009.log"))
+    for _ in range(2):
+        error = refused_start(tmp_path)
+        assert type(error) is CorruptSegment and "metadata" in error.message and "Restore" in error.hint
+    assert len(list((tmp_path / "segments").rglob("*.log"))) == 2
 
 
 def test_damage_inside_the_metadata_journal_is_an_error(tmp_path: Path) -> None:
     fill(tmp_path)
-    (path,) = (tmp_path / "metadata").glob("journal-*.log")
-    spoil(path, 70)
-    for side in (tmp_path / "metadata").glob("*.side"):
-        side.unlink()
+    (path,) = (tmp_path / "raft").glob("journal-*.log")
+    before = bytearray(path.read_bytes())
+    for position in (70, before.rindex(b"SealSegment")):
+        path.write_bytes(before)
+        spoil(path, position)
+        for side in (tmp_path / "raft").glob("*.side"):
+            side.unlink()
+        error = refused_start(tmp_path)
+        assert type(error) is CorruptSegment and "metadata" in error.message and "Restore" in error.hint
+
+
+def test_a_raft_folder_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
+    fill(tmp_path)
+    (path,) = (tmp_path / "raft").glob("journal-*.log")
+    path.unlink()
+    path.mkdir()
     error = refused_start(tmp_path)
-    assert type(error) is CorruptSegment and "metadata" in error.message
+    assert type(error) is DataDirectoryError and path.name in error.message
 
 
 def spoil(path: Path, position: int) -> None:
@@ -177,43 +211,44 @@ def spoil(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
-def last_frame_position(path: Path) -> int:
-    return path.read_bytes().rindex(b"ISTF")
-
-
-@pytest.mark.parametrize("lost", [1, 2, 3], ids=["opened", "seal", "opened before it"])
-def test_metadata_that_lost_its_last_commands_does_not_hide_records(lost: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", ["OpenedSegment", "SealSegment", "CreateTopic"])
+def test_metadata_that_lost_its_last_commands_does_not_hide_records(lost: str, tmp_path: Path) -> None:
     """E6: rot in the journal's tail looks torn (P3); the segments on the disk tell that something is gone."""
     fill(tmp_path, count=5)
-    (path,) = (tmp_path / "metadata").glob("journal-*.log")
-    for side in (tmp_path / "metadata").glob("*.side"):
+    (path,) = (tmp_path / "raft").glob("journal-*.log")
+    for side in (tmp_path / "raft").glob("*.side"):
         side.unlink()
     data = path.read_bytes()
-    for _ in range(lost):
-        data = data[: data.rindex(b"ISTF")]
-    path.write_bytes(data)
-    if lost == 1:
+    data = data[: data.rindex(lost.encode())]  # from the last such command on
+    path.write_bytes(data[: data.rindex(b"ISTF")])
+    if lost == "OpenedSegment":
 
         async def scenario(node: Node) -> None:
             assert await (await node.connect()).values("t") == [b"%d" % number for number in range(5)]
 
         on_real_disk(tmp_path, scenario)
     else:
-        error = refused_start(tmp_path)
-        assert type(error) is DataDirectoryError and "segment" in error.message
+        for _ in range(2):  # what the refused start itself adds to the journal changes nothing
+            error = refused_start(tmp_path)
+            assert type(error) is DataDirectoryError and "segment" in error.message
         assert len(list((tmp_path / "segments").rglob("*.log"))) == 2
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "rotten"])
-def test_a_damaged_metadata_snapshot_is_an_error(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_metadata_snapshot_is_an_error(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ister.raft.driver.KEPT_BEHIND_SNAPSHOT", 0)
+
     async def scenario(node: Node) -> None:
         client = await node.connect()
-        node.broker.metadata._snapshot_every = node.broker.metadata._snapshot_due = 1
-        for number in range(3):
+        number = 0
+        while not node.broker.metadata.status().snapshot_index:
             await client.create(f"t{number}")
+            number += 1
 
-    on_real_disk(tmp_path, scenario)
-    path = tmp_path / "metadata" / "snapshot"
+    on_real_disk(tmp_path, scenario, snapshot_entries=10)
+    path = tmp_path / "raft" / "snapshot"
     match damage:
         case "missing":
             path.unlink()

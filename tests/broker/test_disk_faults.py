@@ -149,7 +149,7 @@ def test_a_failed_sync_of_the_metadata_journal_stops_the_node_with_a_clear_error
     async def scenario(node: SimNode) -> None:
         client = await node.connect()
         await client.append("t", frame_of(b"x"))
-        node.disk.faults.add("sync", prefix="metadata/", suffix=LOG)
+        node.disk.faults.add("sync", prefix="raft/", suffix=LOG)
         await refusal(client.create("u"), StorageFailed)
         (fatal,) = node.fatal
         assert "metadata journal cannot be written" in fatal.message

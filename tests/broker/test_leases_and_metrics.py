@@ -28,12 +28,12 @@ def test_an_append_without_a_lease_is_not_leader_and_is_logged(caplog: pytest.Lo
         client = await node.connect()
         await client.append("t", frame_of(b"x"))
         await client.append("u", frame_of(b"x"))
-        node.broker.leases.replace(frozenset({"default/u:1"}))
+        node.broker.revoke_leases("t")
         error = await refusal(client.append("t", frame_of(b"y")), NotLeader)
         assert error.retriable and "default/t:1" in error.message
         assert (await client.append("u", frame_of(b"y"))).base_offset == 1
         assert await client.values("t") == [b"x"]
-        node.broker._sync_leases()
+        node.broker.restore_leases()
         assert (await client.append("t", frame_of(b"z"))).base_offset == 1
         assert node.broker.metrics.values()["lease_rejection_count"] == 1
 
@@ -55,7 +55,7 @@ def test_a_lease_lost_between_enqueue_and_write_refuses_the_append(caplog: pytes
         def __init__(self) -> None:
             self.answers: list[object] = []
 
-        def appended(self, token: int, base_offset: int, append_time_us: int) -> None:
+        def appended(self, token: int, base_offset: int, append_time_us: int, leader: int = 0) -> None:
             self.answers.append(base_offset)
 
         def refused(self, token: int, error: Exception) -> None:
@@ -69,10 +69,10 @@ def test_a_lease_lost_between_enqueue_and_write_refuses_the_append(caplog: pytes
         assert isinstance(header, FrameHeader)
         sink = Sink()
         node.broker.append("default/t", frame, header, sink, 1, 0.0)
-        node.broker.leases.replace(frozenset())
+        node.broker.revoke_leases()
         await asyncio.sleep(1)
         assert sink.answers == [NotLeader]
-        node.broker._sync_leases()
+        node.broker.restore_leases()
         assert (await client.append("t", frame_of(b"y"))).base_offset == 1
         assert await client.values("t") == [b"x", b"y"]
 
@@ -120,9 +120,9 @@ def test_a_scrape_has_every_metric_and_they_move(tmp_path: Path) -> None:
             client = await node.connect()
             await client.append("t", frame_of(b"a", b"b", b"c"))
             assert len(await client.values("t")) == 3
-            running.broker.leases.replace(frozenset())
+            running.broker.revoke_leases()
             await refusal(client.append("t", frame_of(b"x")), NotLeader)
-            running.broker._sync_leases()
+            running.broker.restore_leases()
             after = await asyncio.to_thread(scrape, running.info.admin_port)
             answer = await client.call(Kind.STATS, messages.Empty())
             stats = decode_header(messages.StatsAnswer, answer.header)
@@ -143,12 +143,12 @@ def test_records_out_counts_what_was_sent_from_memory_and_from_disk() -> None:
         await client.create("t", segment_records=50)
         for number in range(0, 120, 3):
             await client.append("t", frame_of(*(b"%d" % (number + n) for n in range(3))))
-        before = node.server.records_out.value
+        before = node.broker.metrics.values()["records_out_total"]
         assert len(await client.values("t")) == 120
-        assert node.server.records_out.value - before == 120
+        assert node.broker.metrics.values()["records_out_total"] - before == 120
         client.send(request(7, Kind.FETCH, messages.Fetch("t", 100, 1)))
         await client.answer()
-        assert node.server.records_out.value - before == 123
+        assert node.broker.metrics.values()["records_out_total"] - before == 123
 
     simulated(scenario)
     simulated(scenario, hot_tail_bytes=0)

@@ -11,7 +11,8 @@ from broker_helpers import Node, SimNode, append_request, frame_of, on_real_disk
 
 from ister.broker.answers import LEAST_BYTES_PER_SECOND
 from ister.broker.connection import WRITE_BUFFER_BYTES, Connection
-from ister.broker.server import MAX_FETCH_BYTES, SCRATCH_BYTES
+from ister.broker.requests import MAX_FETCH_BYTES
+from ister.broker.server import SCRATCH_BYTES
 from ister.client.connection import MAX_ANSWER_BYTES
 from ister.config import specs
 from ister.errors import Overloaded, RequestTimeout
@@ -422,7 +423,7 @@ def test_a_header_with_fields_of_a_later_version_is_understood_and_not_hoarded(t
     async def scenario(node: Node) -> None:
         client = await node.connect()
         for number in range(20):
-            header = msgspec.msgpack.encode(["t", "later", b"%d" % number * 20_000])
+            header = msgspec.msgpack.encode(["t", 0, "later", b"%d" % number * 20_000])
             frame = frame_of(b"x")
             client.send(
                 PREFIX.pack(8 + len(header) + len(frame), number, Kind.APPEND, len(header)), header, frame

@@ -101,7 +101,7 @@ def test_a_sealed_segment_that_was_being_opened_when_its_topic_went_is_closed() 
         await client.create("t", segment_records=1)
         for _ in range(3):
             await client.append("t", frame_of(b"x"))
-        sealed = node.broker._storage.sealed
+        sealed = node.broker.storage.sealed
         node.disk.slow(0.5, count=1)
         reading = asyncio.ensure_future(other.ask(Kind.FETCH, Fetch("t", 0, 1)))
         while not sealed._opening:  # noqa: ASYNC110
@@ -152,7 +152,7 @@ def test_trimming_closes_what_it_removes_and_nothing_else() -> None:
         for number in range(5):
             await client.append("t", frame_of(b"%d" % number))
         assert len(await client.values("t")) == 5
-        sealed, topic = node.broker._storage.sealed, node.broker.topics["default/t"]
+        sealed, topic = node.broker.storage.sealed, node.broker.topics["default/t"]
         before = list(sealed._files)
         await node.broker.metadata.propose(TrimTopic(topic.state.uid, 2))
         await asyncio.sleep(1)

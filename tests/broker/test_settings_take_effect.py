@@ -130,14 +130,14 @@ def test_space_of_a_trimmed_segment_is_freed_though_it_was_read(tmp_path: Path) 
         await client.create("t", segment_records=2)
         await fill(client, 6)
         assert len(await client.values("t")) == 6
-        assert len(node.broker._storage.sealed._files) >= 2
+        assert len(node.broker.storage.sealed._files) >= 2
         await alter(client, retention_ms=1)
         for _ in range(200):
             if len(list((tmp_path / "segments").rglob("*.log"))) == 1:
                 break
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
-        assert len(node.broker._storage.sealed._files) == 0, "an open file keeps its space"
+        assert len(node.broker.storage.sealed._files) == 0, "an open file keeps its space"
 
     on_real_disk(tmp_path, scenario, monitor_check_ms=10)
 
@@ -196,7 +196,7 @@ def test_the_default_policy_syncs_before_it_acknowledges_and_the_weak_ones_do_no
         for name, policy in [("a", "fsync"), ("b", "none"), ("c", "interval")]:
             await client.create(name, fsync=policy)
             await client.append(name, frame_of(b"record"))
-            uid = node.broker.find(name).state.uid
+            uid = (await node.broker.find(name)).state.uid
             path = f"segments/{uid:016d}/00000001-{uid:016d}.log"
             assert (b"record" in node.disk.durable_bytes(path)) == (policy == "fsync")
             await asyncio.sleep(1)

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import msgspec
+
 from ister import frame
 from ister.client.reader import Chunk
-from ister.errors import ConnectionFailed, TopicExists, UnknownTopic
+from ister.errors import BadRequest, ConnectionFailed, IsterError, TopicExists, UnknownTopic
 from ister.names import normalise_topic
-from ister.protocol.messages import SegmentDescription, TopicDescription, TopicSettings
+from ister.protocol.messages import (
+    ClusterAnswer,
+    ClusterNode,
+    NodeAnswer,
+    Problem,
+    SegmentDescription,
+    StatsAnswer,
+    TopicDescription,
+    TopicSettings,
+)
 from ister.settings import validate_settings
 
 APPENDED_AT_US = 1_700_000_000_000_000
@@ -37,7 +49,7 @@ class FakeTopic:
     def describe(self) -> TopicDescription:
         size = sum(found.header.size for found in self.frames)
         segment = SegmentDescription(
-            1, 5, 0, self.end, size, 1, False, APPENDED_AT_US, APPENDED_AT_US, "open"
+            1, 5, 0, self.end, size, 1, False, APPENDED_AT_US, APPENDED_AT_US, "open", [1, 3]
         )
         notes = [] if self.settings.fsync == "fsync" else ["acknowledged records may be lost on power loss"]
         return TopicDescription(self.name, 4, 0, self.end, size, self.settings, [segment], 0, notes)
@@ -89,6 +101,14 @@ class FakeLog:
         self.topics: dict[str, FakeTopic] = {}
         self.asked: list[str] = []
         self.fail_after: int | None = None
+        self.end_unknown: IsterError | None = None
+        """Why nobody can say where a topic ends; its description then shows an older end."""
+        self.looks: list[ClusterAnswer | IsterError] = [cluster_of(3)]
+        """What `cluster` answers, one after the other; the last one for ever."""
+        self.nodes: dict[str, FakeNode] = {}
+        """Who answers at other addresses."""
+        self.administered: list[tuple[object, ...]] = []
+        self.detail = ""
 
     async def __aenter__(self) -> FakeLog:
         return self
@@ -123,14 +143,43 @@ class FakeLog:
         return topic.describe()
 
     async def describe_topic(self, name: str) -> TopicDescription:
-        return self._find(name).describe()
+        found = self._find(name).describe()
+        return found if self.end_unknown is None else msgspec.structs.replace(found, end_offset=0)
 
     async def list_topics(self, prefix: str = "") -> list[TopicDescription]:
         return [found.describe() for name, found in sorted(self.topics.items()) if name.startswith(prefix)]
 
-    async def offsets_at(self, topic: str, when: datetime) -> int:
+    async def offsets_at(self, topic: str, when: datetime | str) -> int:
         found = self._find(topic)
+        if isinstance(when, str):
+            if self.end_unknown is not None:
+                raise self.end_unknown
+            return {"earliest": 0, "latest": found.end}[when]
         return 0 if when.timestamp() * 1_000_000 <= APPENDED_AT_US else found.end
+
+    async def cluster(self) -> ClusterAnswer:
+        found = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        if isinstance(found, IsterError):
+            raise found
+        return found
+
+    async def transfer_leader(self, node_id: int = 0) -> NodeAnswer:
+        self.administered.append(("transfer_leader", node_id))
+        return NodeAnswer(node_id or 2, self.detail)
+
+    async def add_node(self, host: str, port: int) -> NodeAnswer:
+        self.administered.append(("add_node", host, port))
+        return NodeAnswer(4, self.detail)
+
+    async def remove_node(self, node_id: int) -> NodeAnswer:
+        self.administered.append(("remove_node", node_id))
+        if node_id == 1:
+            raise BadRequest("node 1 holds the open default/events:1", hint="Move it away first.")
+        return NodeAnswer(node_id, self.detail)
+
+    async def promote_node(self, node_id: int) -> NodeAnswer:
+        self.administered.append(("promote_node", node_id))
+        return NodeAnswer(node_id, self.detail)
 
     def producer(self, topic: str, **options: Any) -> FakeProducer:
         return FakeProducer(self.add(topic), self.fail_after)
@@ -140,6 +189,74 @@ class FakeLog:
         return FakeReader(found, start, found.end if end is None else end)
 
 
+class FakeNode:
+    """One node of a cluster, asked at its own address."""
+
+    def __init__(self, found: StatsAnswer | IsterError) -> None:
+        self.found = found
+
+    async def __aenter__(self) -> FakeNode:
+        if isinstance(self.found, IsterError):
+            raise self.found
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    async def stats(self) -> StatsAnswer:
+        assert isinstance(self.found, StatsAnswer)
+        return self.found
+
+
+def cluster_of(
+    count: int,
+    *,
+    down: Sequence[int] = (),
+    leader: int = 1,
+    answered_by: int = 1,
+    learners: Sequence[int] = (),
+    is_current: bool = True,
+    problems: Sequence[Problem] = (),
+) -> ClusterAnswer:
+    """A cluster on one machine: clients from port 9091, peers from 6001."""
+
+    def role(node_id: int) -> str:
+        return "leader" if node_id == leader else "learner" if node_id in learners else "voter"
+
+    nodes = [
+        ClusterNode(
+            node_id,
+            "127.0.0.1",
+            9090 + node_id,
+            "127.0.0.1",
+            6000 + node_id,
+            role(node_id),
+            node_id not in down,
+            f"{node_id:08x}",
+            starts=2,
+            behind=12 if node_id in learners else 0,
+            open_segments=node_id,
+            segments=1000 * node_id,
+        )
+        for node_id in range(1, count + 1)
+    ]
+    return ClusterAnswer(
+        "c-1",
+        nodes,
+        answered_by,
+        leader,
+        term=5,
+        commit_index=1042,
+        applied_index=1041,
+        snapshot_index=1000,
+        topics=6,
+        segments=6000,
+        is_current=is_current,
+        problems=list(problems),
+    )
+
+
 class Outcome(NamedTuple):
     code: int
     out: bytes
@@ -147,3 +264,11 @@ class Outcome(NamedTuple):
 
 
 Ister = Callable[..., Outcome]
+
+
+def only_object(out: bytes) -> dict[str, Any]:
+    lines = out.splitlines()
+    assert len(lines) == 1
+    found = json.loads(lines[0])
+    assert isinstance(found, dict)
+    return found

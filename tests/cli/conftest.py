@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from cli_fakes import FakeLog, Ister, Outcome
+from cli_fakes import FakeLog, FakeNode, Ister, Outcome
 
 import ister
 from ister.cli.main import run
@@ -13,9 +15,9 @@ from ister.cli.main import run
 def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
     made = FakeLog()
 
-    def connect(bootstrap: str) -> FakeLog:
+    def connect(bootstrap: str, **options: Any) -> FakeLog | FakeNode:
         made.asked.append(bootstrap)
-        return made
+        return made.nodes.get(bootstrap, made)
 
     monkeypatch.setattr(ister, "connect", connect, raising=False)
     return made

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_fakes import FakeLog, Ister
+from cli_fakes import FakeLog, Ister, only_object
 
 import ister
 from ister.cli.main import exit_code
@@ -29,6 +29,7 @@ from ister.errors import (
     InvalidTopicName,
     IsterError,
     LogClosed,
+    NodeUnreachable,
     ObjectNotFound,
     OffsetOutOfRange,
     RequestTimeout,
@@ -51,14 +52,6 @@ def stdin() -> Iterator[Any]:
     yield feed
     os.dup2(kept, 0)
     os.close(kept)
-
-
-def only_object(out: bytes) -> dict[str, Any]:
-    lines = out.splitlines()
-    assert len(lines) == 1
-    found = json.loads(lines[0])
-    assert isinstance(found, dict)
-    return found
 
 
 # Appending.
@@ -204,6 +197,16 @@ def test_what_can_be_no_offset_is_refused_here(cli: Ister, events: FakeLog, offs
     assert said in outcome.err
 
 
+@pytest.mark.parametrize("args", [("get", "events", "1"), ("tail", "events", "--no-follow")], ids=" ".join)
+def test_an_end_that_nobody_can_say_is_an_error_and_not_an_earlier_end(
+    cli: Ister, events: FakeLog, args: tuple[str, ...]
+) -> None:
+    events.end_unknown = NodeUnreachable("node 2 leads default/events and cannot be reached")
+    outcome = cli(*args)
+    assert (outcome.code, outcome.out) == (3, b"")
+    assert outcome.err.startswith("error [node-unreachable]: node 2 leads default/events")
+
+
 def test_json_envelopes_carry_any_bytes(cli: Ister, events: FakeLog) -> None:
     lines = cli("tail", "events", "--no-follow", "--output", "json").out.splitlines()
     entries = [json.loads(line) for line in lines]
@@ -266,80 +269,6 @@ def test_two_places_to_start_from_are_refused(cli: Ister, events: FakeLog) -> No
     assert cli("tail", "events", "--raw", "--output", "json").code == 2
 
 
-# Topics.
-
-
-def test_a_topic_is_created_described_altered_and_deleted(cli: Ister, log: FakeLog) -> None:
-    assert cli("topic", "create", "a", "--segment-bytes", "1MiB", "--fsync", "none").code == 0
-    described = only_object(cli("topic", "describe", "a", "--output", "json").out)
-    assert described["topic"] == "default/a"
-    assert described["settings"]["segment_bytes"] == 1 << 20
-    assert described["segments"][0]["state"] == "open"
-    assert described["notes"] == ["acknowledged records may be lost on power loss"]
-    altered = cli("topic", "alter", "a", "--set", "retention-ms=7d", "--output", "json")
-    assert only_object(altered.out)["settings"]["retention_ms"] == 604_800_000
-    assert cli("topic", "delete", "a", "--yes").out.decode().startswith("deleted topic default/a (0 records")
-    assert log.topics == {}
-
-
-def test_the_description_for_people_has_settings_notes_and_segments(cli: Ister, log: FakeLog) -> None:
-    log.add("a", fsync="interval").append([b"x"] * 1500)
-    text = cli("topic", "describe", "a").out.decode()
-    assert "  offsets    0 to 1,500\n" in text
-    assert "  segment_bytes      256MiB\n" in text
-    assert "acknowledged records may be lost on power loss" in text
-    heading, row = text.splitlines()[-2:]
-    assert heading.split() == ["SEGMENT", "BASE", "END", "RECORDS", "BYTES", "LEADER", "STATE"]
-    assert row.split() == ["1", "0", "1,500", "1,500", *row.split()[4:6], "1", "open"]
-    assert "\x1b" not in text
-
-
-def test_the_list_is_one_object_a_line(cli: Ister, log: FakeLog) -> None:
-    log.add("a"), log.add("b"), log.add("other/c")
-    lines = cli("topic", "list", "default/", "--output", "json").out.splitlines()
-    assert [json.loads(line)["topic"] for line in lines] == ["default/a", "default/b"]
-    assert "NOTES" not in cli("topic", "list").out.decode()
-    log.add("d", fsync="none")
-    assert "NOTES" in cli("topic", "list").out.decode()
-
-
-def test_an_empty_list_is_a_sentence_for_people_and_nothing_for_scripts(cli: Ister, log: FakeLog) -> None:
-    assert "There are no topics yet." in cli("topic", "list").out.decode()
-    assert cli("topic", "list", "--output", "json").out == b""
-
-
-def test_deleting_needs_a_yes_where_nobody_can_be_asked(cli: Ister, log: FakeLog) -> None:
-    log.add("a")
-    outcome = cli("topic", "delete", "a")
-    assert outcome.code == 2
-    assert "needs --yes" in outcome.err
-    dry = cli("topic", "delete", "a", "--dry-run", "--output", "json")
-    assert only_object(dry.out)["deleted"] is False
-    assert list(log.topics) == ["default/a"]
-
-
-def test_create_twice_fails_unless_absent_is_asked_for(cli: Ister, log: FakeLog) -> None:
-    assert cli("topic", "create", "a").code == 0
-    assert cli("topic", "create", "a").code == 1
-    assert cli("topic", "create", "a", "--if-absent").code == 0
-
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (["create", "a", "--segment-bytes", "1"], "topic setting segment_bytes = '1' is out of range"),
-        (["alter", "a", "--set", "fsnc=none"], "no topic setting 'fsnc'; did you mean fsync?"),
-    ],
-)
-def test_a_wrong_setting_never_reaches_the_broker(
-    cli: Ister, log: FakeLog, args: list[str], said: str
-) -> None:
-    outcome = cli("topic", *args)
-    assert (outcome.code, log.asked) == (2, [])
-    assert outcome.err.startswith("error [invalid-setting]: ")
-    assert said in outcome.err
-
-
 # What all of them share.
 
 
@@ -375,6 +304,7 @@ def test_every_error_has_the_exit_code_that_the_table_gives_it() -> None:
         ConnectionFailed: 3,
         LogClosed: 3,
         RequestTimeout: 3,
+        NodeUnreachable: 3,
         UnknownTopic: 4,
         ObjectNotFound: 4,
         OffsetOutOfRange: 5,
@@ -412,7 +342,10 @@ def test_serve_refuses_a_wrong_configuration_before_it_touches_anything(cli: Ist
         (["--config", str(file)], "did you mean hot_tail_bytes?"),
         (["--config", str(tmp_path / "none.toml")], "none.toml cannot be read: No such file"),
         (["--set", "nod_id=1"], "did you mean node_id?"),
-        (["--set", "node-id=1", "--node-id", "1"], "node_id is given twice"),
+        (
+            ["--set", "node-id=1", "--node-id", "1"],
+            "node_id is given twice: by --node-id and by --set node-id",
+        ),
         (["--set", "node_id"], "'node_id' is not NAME=VALUE"),
         (["--log-level", "loud"], "has no level 'loud'"),
     ]

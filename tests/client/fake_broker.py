@@ -92,6 +92,7 @@ class FakeBroker:
         self.read_sizes: list[int] = []
         self.requests: list[int] = []
         self.fetches: list[m.Fetch] = []
+        self.administered: list[tuple[m.Kind, m.NodeRequest | m.AddNode | m.Control]] = []
         self.connections: list[_Session] = []
         self.most_in_flight = 0
         self.clock_us = 1_000_000
@@ -204,6 +205,16 @@ class FakeBroker:
                 return m.ClusterAnswer("c1", [m.ClusterNode(1, "127.0.0.1", 1)])
             case m.Kind.STATS:
                 return m.StatsAnswer(1, 2, {"x": 3.0})
+            case m.Kind.TRANSFER_LEADER | m.Kind.REMOVE_NODE | m.Kind.PROMOTE_NODE:
+                named = codec.decode_header(m.NodeRequest, header)
+                self.administered.append((m.Kind(kind), named))
+                return m.NodeAnswer(named.node_id or 2, "done")
+            case m.Kind.ADD_NODE:
+                self.administered.append((m.Kind.ADD_NODE, codec.decode_header(m.AddNode, header)))
+                return m.NodeAnswer(4, "done")
+            case m.Kind.CONTROL:
+                self.administered.append((m.Kind.CONTROL, codec.decode_header(m.Control, header)))
+                return m.Empty()
             case _:
                 raise BadRequest(f"unknown request {kind}")
 
@@ -304,7 +315,7 @@ class _Session(asyncio.BufferedProtocol):
     def answer(self, data: bytes, kind: int) -> None:
         if self.muted:
             return
-        if self.broker.delay_s and kind != m.Kind.HELLO:
+        if self.broker.delay_s and kind not in (m.Kind.HELLO, m.Kind.CLUSTER):
             self.in_flight += 1
             self.broker.most_in_flight = max(self.broker.most_in_flight, self.in_flight)
             asyncio.get_running_loop().call_later(self.broker.delay_s, self.write_late, data)

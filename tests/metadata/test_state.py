@@ -9,26 +9,44 @@ from hypothesis import strategies as st
 from ister.metadata.commands import (
     AlterTopic,
     AnyCommand,
+    ClaimCursor,
     CreateTopic,
     DeleteTopic,
+    FlushCursors,
     FoundCluster,
     OpenedSegment,
+    RemoveNode,
     Result,
     SealSegment,
     TrimTopic,
+    UpsertNode,
     decode_command,
     encode_command,
 )
 from ister.metadata.state import ClusterState
 from ister.protocol.messages import TopicSettings
+from ister.protocol.peer import member_of
 
 
-def create(name: str = "default/t", at: int = 1) -> CreateTopic:
-    return CreateTopic(name, TopicSettings(), 1, [1], at)
+def disk(number: int) -> str:
+    return f"{number:016x}"
 
 
-def seal(uid: int, segment: int, end: int) -> SealSegment:
-    return SealSegment(uid, segment, end, end * 100, 1, [1], [], end, 1, 50)
+ONE, TWO = member_of(1, disk(1)), member_of(2, disk(2))
+
+
+def node(number: int, disk_number: int = 0, starts: int = 1, client_port: int = 9091) -> UpsertNode:
+    """A node tells of itself; one whose client port is 0 has only been let in."""
+    name = f"node-{number}"
+    return UpsertNode(number, disk(disk_number or number), starts, name, 6001, name, client_port)
+
+
+def create(name: str = "default/t", at: int = 1, leader: int = ONE) -> CreateTopic:
+    return CreateTopic(name, TopicSettings(), leader, [leader], at)
+
+
+def seal(uid: int, segment: int, end: int, *, by: int = ONE, starts: int = 1, then: int = ONE) -> SealSegment:
+    return SealSegment(uid, segment, end, end * 100, then, [then], [], end, by, starts, 50)
 
 
 def state_after(*commands: AnyCommand | None) -> ClusterState:
@@ -38,52 +56,67 @@ def state_after(*commands: AnyCommand | None) -> ClusterState:
     return state
 
 
+def with_topic(*commands: AnyCommand | None) -> ClusterState:
+    """Node 1, a topic whose uid is 2, and then the commands."""
+    return state_after(node(1), create(), *commands)
+
+
+def apply(state: ClusterState, command: AnyCommand | None) -> Result:
+    return state.apply(state.applied_index + 1, command).result
+
+
+def chain(state: ClusterState) -> list[tuple[int, int, int | None]]:
+    return [(s.segment, s.base_offset, s.end_offset) for s in state.topics["default/t"].segments]
+
+
+# Topics and their chains.
+
+
 def test_i3_creating_twice_gives_the_existing_topic() -> None:
-    state = ClusterState()
-    first = state.apply(1, create())
-    second = state.apply(2, create())
+    state = state_after(node(1))
+    first = state.apply(2, create())
+    second = state.apply(3, create())
     assert (first.result, second.result) == (Result.CREATED, Result.EXISTS)
-    assert first.topic_uid == second.topic_uid == 1
+    assert first.topic_uid == second.topic_uid == 2
 
 
 def test_i3_a_topic_made_again_has_another_uid_and_starts_over() -> None:
-    state = state_after(create(), seal(1, 1, 10), DeleteTopic(1), create())
+    state = with_topic(seal(2, 1, 10), DeleteTopic(2), create())
     topic = state.topics["default/t"]
-    assert (topic.uid, topic.open_segment.base_offset) == (4, 0)
-    assert state.apply(5, seal(1, 2, 20)).result is Result.STALE, "a command for its predecessor"
+    assert (topic.uid, topic.open_segment.base_offset) == (5, 0)
+    assert apply(state, seal(2, 2, 20)) is Result.STALE, "a command for its predecessor"
 
 
 def test_i1_a_cluster_is_founded_once() -> None:
-    state = state_after(FoundCluster("c1"), create())
-    assert state.apply(3, FoundCluster("c2")).result is Result.STALE
+    state = state_after(FoundCluster("c1"), node(1), create())
+    assert apply(state, FoundCluster("c2")) is Result.STALE
     assert ClusterState.from_bytes(state.to_bytes()).cluster_id == "c1"
 
 
 def test_h1_a_seal_proposed_twice_is_applied_once() -> None:
-    state = state_after(create(), seal(1, 1, 10))
-    assert state.apply(3, seal(1, 1, 10)).result is Result.STALE
-    assert state.apply(4, seal(1, 1, 99)).result is Result.STALE
-    topic = state.topics["default/t"]
-    assert [(s.segment, s.base_offset, s.end_offset) for s in topic.segments] == [(1, 0, 10), (2, 10, None)]
+    state = with_topic(seal(2, 1, 10))
+    assert apply(state, seal(2, 1, 10)) is Result.STALE
+    assert apply(state, seal(2, 1, 99)) is Result.STALE
+    assert chain(state) == [(1, 0, 10), (2, 10, None)]
 
 
 def test_h1_a_seal_before_the_base_is_refused() -> None:
-    state = state_after(create(), seal(1, 1, 10))
-    outcome = state.apply(3, seal(1, 2, 9))
+    state = with_topic(seal(2, 1, 10))
+    outcome = state.apply(4, seal(2, 2, 9))
     assert (outcome.result, "before the base 10" in outcome.detail) == (Result.REFUSED, True)
 
 
 def test_a_seal_carries_producers_to_the_next_segment_only() -> None:
     rows = [(7, [(0, 1, 0, 5)])]
-    command = SealSegment(1, 1, 10, 1000, 1, [1], rows, 77, 1, 50)
-    topic = state_after(create(), command).topics["default/t"]
+    command = SealSegment(2, 1, 10, 1000, ONE, [ONE], rows, 77, ONE, 1, 50)
+    topic = with_topic(command).topics["default/t"]
     assert topic.open_segment.carried_producers == rows
     assert topic.open_segment.carried_append_time_us == 77
     assert topic.segments[0].carried_producers == []
 
 
 def test_an_offset_at_a_boundary_belongs_to_the_next_segment_and_empty_ones_hold_nothing() -> None:
-    topic = state_after(create(), seal(1, 1, 10), seal(1, 2, 10), seal(1, 3, 20)).topics["default/t"]
+    topic = with_topic(seal(2, 1, 10), seal(2, 2, 10), seal(2, 3, 20)).topics["default/t"]
     holders = [(offset, topic.holding(offset)) for offset in (0, 9, 10, 19, 20, 500)]
     assert [(offset, found and found.segment) for offset, found in holders] == [
         (0, 1),
@@ -96,48 +129,195 @@ def test_an_offset_at_a_boundary_belongs_to_the_next_segment_and_empty_ones_hold
 
 
 def test_trimming_drops_whole_segments_and_only_up_to_a_base() -> None:
-    state = state_after(create(), seal(1, 1, 10), seal(1, 2, 20))
-    assert state.apply(4, TrimTopic(1, 15)).result is Result.REFUSED
-    assert state.apply(5, TrimTopic(1, 10)).result is Result.APPLIED
-    assert state.apply(6, TrimTopic(1, 10)).result is Result.STALE
+    state = with_topic(seal(2, 1, 10), seal(2, 2, 20))
+    assert apply(state, TrimTopic(2, 15)) is Result.REFUSED
+    assert apply(state, TrimTopic(2, 10)) is Result.APPLIED
+    assert apply(state, TrimTopic(2, 10)) is Result.STALE
     topic = state.topics["default/t"]
     assert (topic.start_offset, [s.segment for s in topic.segments]) == (10, [2, 3])
     assert topic.holding(5) is None
-    assert state.apply(7, TrimTopic(1, 20)).result is Result.APPLIED
+    assert apply(state, TrimTopic(2, 20)) is Result.APPLIED
     assert [s.segment for s in topic.segments] == [3]
 
 
 def test_r3_an_unknown_command_has_an_error_result_and_is_no_crash() -> None:
     assert decode_command(b"\x92\xaaFromFuture\x01") is None
     assert decode_command(b"garbage") is None
-    state = ClusterState()
-    assert state.apply(1, None).result is Result.REFUSED
-    assert state.apply(2, create()).result is Result.CREATED
+    state = state_after(node(1))
+    assert apply(state, None) is Result.REFUSED
+    assert apply(state, create()) is Result.CREATED
 
+
+# Who may lead, and who may still speak for it.
+
+
+def test_a_seal_of_an_earlier_start_of_the_leader_is_refused() -> None:
+    """The old process proposes the seal at 10 and dies while that is on its way. The new one announces
+    itself, appends to the segment, acknowledges up to 15; then the old proposal arrives. It must not cut at
+    10."""
+    state = with_topic(node(1, starts=2))
+    outcome = state.apply(4, seal(2, 1, 10, starts=1))
+    assert (outcome.result, "started again" in outcome.detail) == (Result.REFUSED, True)
+    assert chain(state) == [(1, 0, None)]
+    assert apply(state, seal(2, 1, 15, starts=2)) is Result.APPLIED
+    assert chain(state) == [(1, 0, 15), (2, 15, None)]
+
+
+def test_a_seal_of_the_leaders_old_disk_or_of_a_node_that_is_gone_is_refused() -> None:
+    state = with_topic(node(1, disk_number=9, client_port=0), node(1, disk_number=9, starts=2))
+    assert apply(state, seal(2, 1, 10, starts=2)) is Result.REFUSED, "by the old disk, at any start"
+    assert apply(state, seal(2, 1, 10, by=TWO)) is Result.REFUSED, "by a node that is not in the cluster"
+    assert chain(state) == [(1, 0, None)]
+
+
+def test_h1_no_segment_is_opened_on_a_node_that_is_unknown_or_has_only_been_let_in() -> None:
+    state = state_after(node(1))
+    refused = state.apply(2, create(leader=TWO))
+    assert (refused.result, "node 2 is not active" in refused.detail) == (Result.REFUSED, True)
+    assert apply(state, node(2, starts=0, client_port=0)) is Result.APPLIED
+    assert apply(state, create(leader=TWO)) is Result.REFUSED, "nobody knows yet where clients find it"
+    assert "default/t" not in state.topics
+    assert apply(state, create()) is Result.CREATED
+    assert apply(state, seal(5, 1, 10, then=TWO)) is Result.REFUSED
+    assert chain(state) == [(1, 0, None)]
+    assert apply(state, node(2)) is Result.APPLIED
+    assert apply(state, seal(5, 1, 10, then=TWO)) is Result.APPLIED
+    assert state.topics["default/t"].open_segment.leader == TWO
+
+
+def test_h1_every_replica_of_a_new_segment_is_active_not_only_its_leader() -> None:
+    state = state_after(node(1))
+    settings = TopicSettings()
+    assert apply(state, CreateTopic("default/t", settings, ONE, [ONE, TWO], 1)) is Result.REFUSED
+    assert apply(state, node(2)) is Result.APPLIED
+    assert apply(state, CreateTopic("default/t", settings, ONE, [ONE, TWO], 1)) is Result.CREATED
+    assert apply(state, RemoveNode(2)) is Result.REFUSED
+
+
+def test_i2_no_segment_is_opened_on_the_old_disk_of_a_node_that_has_another_one() -> None:
+    new = member_of(2, disk(9))
+    state = state_after(node(1), node(2), node(2, disk_number=9, starts=0, client_port=0), node(2, 9))
+    assert apply(state, create("default/old", leader=TWO)) is Result.REFUSED
+    assert apply(state, create("default/t", leader=new)) is Result.CREATED
+    assert apply(state, seal(6, 1, 10, then=TWO)) is Result.REFUSED
+    assert state.active_members == sorted([ONE, new])
+
+
+def test_the_open_segments_that_a_member_leads_follow_every_change() -> None:
+    state = state_after(node(1), node(2), create(), create("default/u", leader=TWO))
+    assert (state.led_by(ONE), state.led_by(TWO)) == ({3: "default/t:1"}, {4: "default/u:1"})
+    apply(state, seal(3, 1, 10, then=TWO))
+    apply(state, DeleteTopic(4))
+    for view in (state, ClusterState.from_bytes(state.to_bytes())):
+        assert (view.led_by(ONE), view.led_by(TWO)) == ({}, {3: "default/t:2"})
+
+
+# Nodes.
+
+
+def test_i2_a_start_number_that_does_not_grow_is_a_copied_directory() -> None:
+    state = state_after(node(1, starts=3))
+    assert apply(state, node(1, starts=3)) is Result.APPLIED, "the same announcement once more"
+    moved = UpsertNode(1, disk(1), 3, "elsewhere", 6001, "elsewhere", 9091)
+    outcome = state.apply(3, moved)
+    assert (outcome.result, "copy" in outcome.detail) == (Result.REFUSED, True)
+    assert apply(state, node(1, starts=2)) is Result.REFUSED
+    assert apply(state, node(1, starts=4)) is Result.APPLIED
+
+
+def test_r2_a_node_is_not_removed_while_it_has_what_nobody_else_has() -> None:
+    state = state_after(node(1), node(2), create(leader=TWO))
+    assert apply(state, RemoveNode(9)) is Result.STALE
+    outcome = state.apply(state.applied_index + 1, RemoveNode(2))
+    assert (outcome.result, "the open default/t:1" in outcome.detail) == (Result.REFUSED, True)
+    apply(state, seal(3, 1, 10, by=TWO, then=ONE))
+    outcome = state.apply(state.applied_index + 1, RemoveNode(2))
+    assert (outcome.result, "a copy of default/t:1" in outcome.detail) == (Result.REFUSED, True)
+    apply(state, TrimTopic(3, 10))
+    assert apply(state, RemoveNode(2)) is Result.APPLIED
+    assert apply(state, DeleteTopic(3)) is Result.APPLIED
+    assert apply(state, RemoveNode(1)) is Result.REFUSED, "the last one"
+
+
+def test_i2_a_member_that_was_removed_never_comes_back_and_its_node_only_on_another_disk() -> None:
+    state = state_after(node(1), node(2), RemoveNode(2))
+    state = ClusterState.from_bytes(state.to_bytes())
+    outcome = state.apply(4, node(2, starts=2))
+    assert (outcome.result, "node 2 was removed" in outcome.detail) == (Result.REFUSED, True)
+    assert apply(state, node(2, starts=2, client_port=0)) is Result.REFUSED, "nor is it let in"
+    assert apply(state, node(2, disk_number=9, starts=0, client_port=0)) is Result.APPLIED
+    assert apply(state, node(2, disk_number=9)) is Result.APPLIED
+
+
+def test_i2_a_disk_takes_a_nodes_place_by_being_let_in_not_by_announcing_itself() -> None:
+    """Else two machines with one id would push each other out in turn."""
+    new = node(2, disk_number=9)
+    state = state_after(node(1), node(2), node(2, disk_number=9, starts=0, client_port=0), new)
+    outcome = state.apply(5, node(2, starts=2))
+    assert (outcome.result, "on another disk" in outcome.detail) == (Result.REFUSED, True)
+    assert state.nodes[2].disk_id == disk(9)
+
+
+# Any commands in any order.
 
 uids = st.integers(1, 12)
+members = st.sampled_from([ONE, TWO, member_of(2, disk(9))])
 commands = st.one_of(
     st.builds(FoundCluster, st.sampled_from(["c1", "c2"])),
-    st.builds(create, st.sampled_from(["default/a", "default/b", "x/a"]), st.integers(1, 99)),
-    st.builds(seal, uids, st.integers(1, 4), st.integers(0, 40)),
+    st.builds(
+        node, st.integers(1, 3), st.sampled_from([0, 0, 9]), st.integers(1, 3), st.sampled_from([0, 9091])
+    ),
+    st.builds(RemoveNode, st.integers(1, 3)),
+    st.builds(create, st.sampled_from(["default/a", "default/b", "x/a"]), st.integers(1, 99), members),
+    st.builds(
+        seal,
+        uids,
+        st.integers(1, 4),
+        st.integers(0, 40),
+        by=members,
+        starts=st.integers(1, 2),
+        then=members,
+    ),
     st.builds(DeleteTopic, uids),
     st.builds(AlterTopic, uids, st.builds(TopicSettings, segment_records=st.integers(1, 9))),
-    st.builds(OpenedSegment, uids, st.integers(1, 4), st.just(1)),
+    st.builds(OpenedSegment, uids, st.integers(1, 4), members),
     st.builds(TrimTopic, uids, st.integers(0, 40)),
+    st.builds(ClaimCursor, uids, members, st.integers(1, 3)),
+    st.builds(
+        FlushCursors, members, st.lists(st.tuples(uids, st.integers(1, 3), st.integers(0, 40)), max_size=3)
+    ),
     st.none(),
 )
+# Two nodes to begin with: else most sequences would create nothing.
+histories = st.lists(commands, max_size=60).map(lambda drawn: [node(1), node(2), *drawn])
 
 
-@given(st.lists(commands, max_size=60), st.integers(0, 60))
+@given(histories, st.integers(0, 60))
 def test_snapshot_and_restore_equal_replay(history: list[AnyCommand | None], cut: int) -> None:
     replayed = state_after(*history)
     restored = ClusterState.from_bytes(state_after(*history[:cut]).to_bytes())
-    for index, command in enumerate(history[cut:], min(cut, len(history)) + 1):
-        restored.apply(index, command)
+    for command in history[cut:]:
+        apply(restored, command)
     assert restored.to_bytes() == replayed.to_bytes()
+    assert {m: restored.led_by(m) for m in (ONE, TWO)} == {m: replayed.led_by(m) for m in (ONE, TWO)}
 
 
-@given(st.lists(commands, max_size=60))
+@given(histories)
+def test_what_a_member_leads_is_what_the_chains_say(history: list[AnyCommand | None]) -> None:
+    state = state_after(*history)
+    for member in (ONE, TWO, member_of(2, disk(9))):
+        led = {t.uid: t.key_of(t.open_segment) for t in state.topics.values()}
+        led = {uid: key for uid, key in led.items() if _leader(state, uid) == member}
+        assert state.led_by(member) == led
+
+
+def _leader(state: ClusterState, uid: int) -> int:
+    topic = state.topic_by_uid(uid)
+    assert topic is not None
+    return topic.open_segment.leader
+
+
+@given(histories)
 def test_every_chain_is_gapless_with_exactly_one_open_segment(history: list[AnyCommand | None]) -> None:
     """Invariant 9, and promise 3: next base = sealed end."""
     state = ClusterState()
@@ -159,6 +339,18 @@ def test_every_chain_is_gapless_with_exactly_one_open_segment(history: list[AnyC
                 assert end is None or s.end_offset == end, "a sealed end never changes"
 
 
-@pytest.mark.parametrize("command", [create(), seal(1, 2, 3), DeleteTopic(4), TrimTopic(1, 2)])
+@pytest.mark.parametrize(
+    "command",
+    [
+        create(),
+        seal(1, 2, 3),
+        DeleteTopic(4),
+        TrimTopic(1, 2),
+        node(1),
+        RemoveNode(1),
+        OpenedSegment(1, 2, ONE),
+        FlushCursors(ONE, [(1, 2, 3)]),
+    ],
+)
 def test_commands_survive_the_journal(command: AnyCommand) -> None:
     assert decode_command(encode_command(command)) == command

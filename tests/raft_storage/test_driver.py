@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from ister.errors import BadRequest, IsterError, NotLeader, RequestTimeout
+from ister.io.disk import LocalDisk
 from ister.peers import Peers
 from ister.protocol.peer import NodeAddress, PeerHello
-from ister.raft import ChangeKind, MembershipChange, RaftConfig, bootstrap_state
+from ister.raft import (
+    AnyMessage,
+    AppendRequest,
+    ChangeKind,
+    Heartbeat,
+    MembershipChange,
+    RaftConfig,
+    Role,
+    SnapshotMetadata,
+    bootstrap_state,
+    decode_message,
+    encode_message,
+)
 from ister.raft.driver import RaftNode
+from ister.raft.durable import DurableStorage, WrittenSnapshot
 from ister.testing import SimDisk, SimNetwork, SimProcess, VirtualLoop, simulate
 
 
@@ -134,12 +150,12 @@ class Group:
                     await asyncio.sleep(0.05)
 
     async def settle(self) -> list[list[bytes]]:
-        """Everybody alive has applied what the leader has."""
+        """Everybody alive has applied all that is in any log, known as committed or not yet."""
         async with asyncio.timeout(30):
             while True:
-                alive = [m for m in self.members.values() if m.raft is not None]
-                if len({m.words.index for m in alive}) == 1:
-                    return [m.words.applied for m in alive]
+                alive = [(m.words, m.raft.status()) for m in self.members.values() if m.raft is not None]
+                if len({index for words, raft in alive for index in (words.index, raft.last_index)}) == 1:
+                    return [words.applied for words, _ in alive]
                 await asyncio.sleep(0.1)
 
 
@@ -260,3 +276,121 @@ def test_a_learner_joins_catches_up_and_is_promoted() -> None:
         assert (await group.leader()).number == 4
 
     simulate(main, seed=6, limit_seconds=300)
+
+
+def test_proposals_that_come_together_travel_together() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        group = Group(loop, 3)
+        await group.found()
+        await group.say(b"first")
+        leader = await group.leader()
+        raft = leader.raft
+        assert raft is not None
+        sent: list[AnyMessage] = []
+        send = raft._send
+
+        def listen(member: int, data: bytes) -> None:
+            sent.append(decode_message(data))
+            send(member, data)
+
+        raft._send = listen
+        await asyncio.gather(*(raft.propose(b"w%d" % number, timeout=5) for number in range(100)))
+        carried = [len(message.entries) for message in sent if isinstance(message, AppendRequest)]
+        assert [count for count in carried if count] == [100, 100], "one message to each of the others"
+
+    simulate(main, seed=7, limit_seconds=60)
+
+
+def test_a_broken_invariant_in_what_a_peer_sends_stops_the_node() -> None:
+    """Two leaders of one term: going on would spread it."""
+
+    async def main(loop: VirtualLoop) -> None:
+        group = Group(loop, 3)
+        await group.found()
+        await group.say(b"word")
+        await group.settle()
+        leader = await group.leader()
+        follower, other = (member for member in group.members.values() if member is not leader)
+        raft = follower.raft
+        assert raft is not None
+        term = raft.status().term
+        me, impostor = address(follower.number).member, address(other.number).member
+        raft.receive(encode_message(Heartbeat(impostor, me, term, 0, 1)))
+        assert ["both lead" in error.message for error in follower.fatal] == [True]
+        applied = follower.words.index
+        await group.say(b"the others go on")
+        await asyncio.sleep(2)
+        assert follower.words.index == applied
+
+    simulate(main, seed=8, limit_seconds=60)
+
+
+def test_what_the_state_machine_cannot_apply_stops_the_node() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        group = Group(loop, 1)
+        await group.found()
+        await group.say(b"word")
+        (member,) = group.members.values()
+        raft = member.raft
+        assert raft is not None
+
+        def apply(index: int, data: bytes) -> int:
+            raise KeyError("not there")
+
+        member.words.apply = apply  # type: ignore[method-assign]
+        with pytest.raises(NotLeader, match="not served here any more"):
+            await raft.propose(b"another", timeout=5)
+        assert ["KeyError" in error.message for error in member.fatal] == [True]
+
+    simulate(main, seed=9, limit_seconds=60)
+
+
+def test_changes_are_committed_while_a_snapshot_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = threading.Event()
+    write = DurableStorage.write_snapshot
+
+    def write_when_told(storage: DurableStorage, metadata: SnapshotMetadata, data: bytes) -> WrittenSnapshot:
+        assert written.wait(30)
+        return write(storage, metadata, data)
+
+    monkeypatch.setattr(DurableStorage, "write_snapshot", write_when_told)
+
+    async def main() -> None:
+        disk = LocalDisk(tmp_path)
+        leads, words, fatal = asyncio.Event(), Words(), []
+        raft = RaftNode(
+            RaftConfig(node_id=1),
+            disk,
+            words,
+            random=random.Random(1),
+            send=lambda member, data: None,
+            on_fatal=fatal.append,
+            on_soft_state=lambda soft: leads.set() if soft.role is Role.LEADER else None,
+            snapshot_every=20,
+        )
+        await raft.start(bootstrap_state([1]))
+        async with asyncio.timeout(30):
+            await leads.wait()
+            for number in range(60):
+                await raft.propose(b"w%d" % number, timeout=20)
+            assert raft.status().snapshot_index == 0
+            written.set()
+            while raft.status().snapshot_index == 0:  # noqa: ASYNC110 (nobody is told of it)
+                await asyncio.sleep(0.01)
+        taken_at = raft.status().snapshot_index
+        assert 20 <= taken_at < 60, "the state as it was when the snapshot was begun"
+        await raft.stop()
+        storage = DurableStorage(disk)
+        found = storage.load()
+        assert found.snapshot is not None
+        again = Words()
+        again.restore(found.snapshot.read(0, found.snapshot.size))
+        assert (again.index, again.applied) == (taken_at, words.applied[: len(again.applied)])
+        assert found.entries[-1].data == b"w59"
+        storage.close()
+        disk.close()
+        assert not fatal
+
+    asyncio.run(main())

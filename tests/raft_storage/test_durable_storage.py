@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import random
+from pathlib import Path
 
 import pytest
 
 from ister.errors import CorruptSegment, StorageFailed
+from ister.io.disk import LocalDisk
 from ister.raft.durable import DurableStorage
 from ister.raft.messages import Entry, EntryKind, Membership, SnapshotMetadata
 from ister.raft.storage import HardState, StoredState, bootstrap_state
@@ -146,6 +148,69 @@ def test_what_follows_an_installed_snapshot_survives_whichever_step_a_crash_came
     state = opened(disk)[1]
     assert [e.index for e in state.entries if e.term == 6] == [first, first + 1]
     assert state.hard_state == HardState(6, 0, 2)
+
+
+def test_a_snapshot_written_aside_counts_for_nothing_until_it_is_adopted() -> None:
+    disk, storage = new()
+    storage.append(HardState(1, 1, 8), entries(1, *range(1, 11)))
+    storage.sync()
+    storage.write_snapshot(snapshot(8), b"state")
+    disk.crash(Loss.NONE)
+    storage, state = opened(disk)
+    assert (state.snapshot, len(state.entries)) == (None, 10)
+    storage.save_snapshot(snapshot(9), b"newer")  # what the crash left behind is in nobody's way
+    disk.crash(Loss.ALL)
+    found = opened(disk)[1].snapshot
+    assert found is not None
+    assert (found.metadata, found.read(0, found.size)) == (snapshot(9), b"newer")
+
+
+def test_the_journal_goes_on_while_a_snapshot_is_written_aside() -> None:
+    disk, storage = new()
+    storage.append(HardState(1, 1, 8), entries(1, *range(1, 11)))
+    storage.sync()
+    written = storage.write_snapshot(snapshot(8), b"state")
+    storage.append(HardState(2, 1, 10), entries(2, 11))
+    storage.sync()
+    assert storage.adopt_snapshot(written) is not None
+    storage.compact(8)
+    disk.crash(Loss.ALL)
+    state = opened(disk)[1]
+    assert state.snapshot is not None
+    assert (state.snapshot.metadata.index, state.hard_state) == (8, HardState(2, 1, 10))
+    assert list(state.entries) == [*entries(1, 9, 10), *entries(2, 11)]
+
+
+def test_an_own_snapshot_never_replaces_a_newer_one_that_was_installed_meanwhile() -> None:
+    disk, storage = new()
+    storage.append(HardState(5, 0, 3), entries(1, 1, 2, 3))
+    storage.sync()
+    written = storage.write_snapshot(snapshot(3), b"own")
+    storage.write_chunk(snapshot(90, 4), 0, b"the leader's")
+    storage.install_snapshot(snapshot(90, 4))
+    assert storage.adopt_snapshot(written) is None
+    disk.crash(Loss.ALL)
+    state = opened(disk)[1]
+    assert state.snapshot is not None
+    assert (state.snapshot.metadata, state.entries) == (snapshot(90, 4), ())
+    assert state.snapshot.read(0, state.snapshot.size) == b"the leader's"
+
+
+def test_a_snapshot_stays_readable_while_it_is_held_and_its_file_is_closed_afterwards(tmp_path: Path) -> None:
+    def open_files() -> int:
+        links = [fd.readlink() for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+        return sum(f"{tmp_path}/raft/snapshot" in str(link) for link in links)
+
+    storage = DurableStorage(LocalDisk(tmp_path))
+    storage.load()
+    held = storage.save_snapshot(snapshot(1), b"first")
+    for index in range(2, 10):
+        storage.save_snapshot(snapshot(index), b"later")
+    assert held.read(0, held.size) == b"first"
+    assert open_files() == 2, "the one that is held, and the newest"
+    del held
+    assert open_files() == 1
+    storage.close()
 
 
 def test_p1_after_a_failed_sync_nothing_more_is_taken() -> None:

@@ -202,13 +202,13 @@ class Nemesis:
         await self._fail("read", "segments/", self.dice.choice((".log", ".side")))
 
     async def failed_journal(self) -> None:
-        await self._fail(self.dice.choice(("sync", "write")), "metadata/")
+        await self._fail(self.dice.choice(("sync", "write")), "raft/")
 
     async def failed_names(self) -> None:
         operation = self.dice.choice(("sync_directory", "remove", "rename", "open", "truncate", "allocate"))
         if operation == "open":
             self.clients.may_not_read = True
-        await self._fail(operation, self.dice.choice(("metadata", "segments", "")))
+        await self._fail(operation, self.dice.choice(("raft", "segments", "")))
 
     async def torn_side_files(self) -> None:
         """Side files cost time when they are lost, never records."""

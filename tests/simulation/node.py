@@ -11,6 +11,8 @@ import contextvars
 from collections.abc import Callable
 from random import Random
 
+import msgspec
+
 from ister.broker.broker import Broker
 from ister.broker.server import Server
 from ister.broker.topic_reads import segment_path
@@ -139,9 +141,9 @@ class _WatchingSink:
     def __init__(self, sink: Sink, topic: TopicState, header: FrameHeader, watch: Watch) -> None:
         self._sink, self._topic, self._header, self._watch = sink, topic, header, watch
 
-    def appended(self, token: int, base_offset: int, append_time_us: int) -> None:
+    def appended(self, token: int, base_offset: int, append_time_us: int, leader: int = 0) -> None:
         self._watch.acknowledged(self._topic, base_offset, self._header)
-        self._sink.appended(token, base_offset, append_time_us)
+        self._sink.appended(token, base_offset, append_time_us, leader)
 
     def refused(self, token: int, error: IsterError) -> None:
         self._sink.refused(token, error)
@@ -190,16 +192,18 @@ class SimNode:
     async def _start(self) -> None:
         mount = self.disk.mount()
         generation = self.disk.generation
+        host = self.network.host(HOST)
+        config = msgspec.structs.replace(self.config, snapshot_entries=self.snapshot_every)
         broker = Broker(
-            self.config, mount, self.clock, on_fatal=lambda error: self._on_fatal(generation, error)
+            config, mount, self.clock, host, on_fatal=lambda error: self._on_fatal(generation, error)
         )
-        server = Server(broker, self.network.host(HOST), lambda: 0)
+        server = Server(broker, host, lambda: 0)
         broker.commits.after_cycle = server.flush
-        broker.metadata._snapshot_every = self.snapshot_every
         self._shuffle_inline(broker)
         self.broker, self.server = broker, server
         self._attach(broker)
         await broker.start()
+        broker.metadata.watch(self._applied)
         for topic in broker.metadata.state.topics.values():
             self.watch.found(topic)
         await server.start()
@@ -221,7 +225,6 @@ class SimNode:
             append(name, frame, header, sink, token, at)
 
         broker.append = watched  # type: ignore[method-assign, assignment]
-        broker.metadata.watch(self._applied)
 
     def _applied(self, command: AnyCommand | None, outcome: Outcome) -> None:
         assert self.broker is not None

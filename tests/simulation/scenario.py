@@ -74,7 +74,7 @@ class Run:
             max_held_appends=self.dice.choice((5, 10_000)),
         )
         self.node = SimNode(loop, self.network, self.disk, config, self.history)
-        self.node.snapshot_every = self.dice.choice((7, 40, 10_000))
+        self.node.snapshot_every = self.dice.choice((10, 40, 10_000))
         self.clients = Clients(loop, self.network, self.history)
         self.nemesis = Nemesis(loop, self.node, self.disk, self.network, self.clients, self.history)
 

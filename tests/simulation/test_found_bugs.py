@@ -17,13 +17,13 @@ def test_a_failed_directory_sync_after_the_snapshot_stops_the_node_and_loses_no_
     """The snapshot's rename took effect and its sync failed: the old journal must not go on (P1)."""
 
     async def script(world: World) -> None:
-        world.node.snapshot_every = 6
+        world.node.snapshot_every = 10
         world.node.die(Loss.NONE, power=False)
         await world.restart()
-        rule = world.disk.faults.add("sync_directory", prefix="metadata", after=1)
+        rule = world.disk.faults.add("sync_directory", prefix="raft", after=1)
         made: list[str] = []
         async with world.connect() as log:
-            for number in range(12):
+            for number in range(20):
                 try:
                     async with asyncio.timeout(5):
                         await log.create_topic(f"t{number}", if_absent=True)

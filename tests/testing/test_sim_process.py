@@ -98,3 +98,83 @@ def test_what_a_listener_starts_belongs_to_the_process_that_listens() -> None:
         await network.host("node-1").listen(Server, "node-1", 9000)
 
     simulate(main, 1)
+
+
+def test_a_frozen_process_stands_still_and_wakes_to_all_that_was_due() -> None:
+    async def main(loop: VirtualLoop) -> list[str]:
+        seen: list[str] = []
+
+        async def work(name: str) -> None:
+            loop.call_later(3, seen.append, f"{name} timer")
+            for number in range(4):
+                await asyncio.sleep(2)
+                seen.append(f"{name} {number} at {loop.time():.0f}")
+
+        process, other = SimProcess(loop, "node-1"), SimProcess(loop, "node-2")
+        process.start(work("stopped"))
+        other.start(work("awake"))
+        await asyncio.sleep(1)
+        process.freeze()
+        await asyncio.sleep(10)
+        assert seen == ["awake 0 at 2", "awake timer", *(f"awake {n} at {2 * n + 2}" for n in (1, 2, 3))]
+        seen.clear()
+        process.thaw()
+        await asyncio.sleep(10)
+        return seen
+
+    assert simulate(main, 1) == [
+        "stopped timer",
+        "stopped 0 at 11",
+        "stopped 1 at 13",
+        "stopped 2 at 15",
+        "stopped 3 at 17",
+    ]
+
+
+def test_bytes_for_a_frozen_process_wait_until_it_wakes() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        network = SimNetwork(loop.fork("network"))
+        got = bytearray()
+
+        class Taking(asyncio.BufferedProtocol):
+            def get_buffer(self, sizehint: int) -> bytearray:
+                self.buffer = bytearray(64)
+                return self.buffer
+
+            def buffer_updated(self, nbytes: int) -> None:
+                got.extend(self.buffer[:nbytes])
+
+        class Sending(asyncio.BufferedProtocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                self.transport = transport
+
+        process = SimProcess(loop, "node-1")
+        await process.start(network.host("node-1").listen(Taking, "node-1", 1))
+        sending = await network.host("client").connect(Sending, "node-1", 1)
+        assert isinstance(sending, Sending) and isinstance(sending.transport, asyncio.WriteTransport)
+        await asyncio.sleep(1)
+        process.freeze()
+        sending.transport.write(b"while it was away")
+        await asyncio.sleep(30)
+        assert not got
+        process.thaw()
+        await asyncio.sleep(1)
+        assert got == b"while it was away"
+
+    simulate(main, 1)
+
+
+def test_a_frozen_process_can_be_killed_and_a_run_may_end_with_one() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        killed, left = SimProcess(loop, "node-1"), SimProcess(loop, "node-2")
+        task = killed.start(asyncio.sleep(1_000))
+        left.start(asyncio.sleep(1_000))
+        await asyncio.sleep(1)
+        killed.freeze()
+        left.freeze()
+        await asyncio.sleep(1)
+        killed.kill()
+        await asyncio.wait([task])
+        assert task.cancelled() and killed.task_count == 0
+
+    simulate(main, 1)

@@ -28,7 +28,7 @@ class Answers:
     failures: list[FlushJob] = field(default_factory=list)
     commits: list[int] = field(default_factory=list)
 
-    def appended(self, token: int, base_offset: int, append_time_us: int) -> None:
+    def appended(self, token: int, base_offset: int, append_time_us: int, leader: int = 0) -> None:
         assert token not in self.appended_at and token not in self.refusals, "answered twice"
         self.appended_at[token] = base_offset
 

@@ -12,41 +12,46 @@ from collections.abc import Callable
 
 import msgspec
 
+from ister.broker.creating import Creation
 from ister.broker.data_directory import DirectoryIdentity, claim_directory
 from ister.broker.descriptions import describe_topic
-from ister.broker.held import HeldAppend, HeldAppends
-from ister.broker.leftovers import remove_leftovers, remove_trimmed
-from ister.broker.retention import first_offset_to_keep
+from ister.broker.forwarding import Forwarder
+from ister.broker.held import HeldAppend
+from ister.broker.raft_metrics import register_raft_metrics
 from ister.broker.sealed import SealedSegments
+from ister.broker.starting import enter_cluster, make_metadata
 from ister.broker.storage import Storage
 from ister.broker.topic_log import TopicLog
-from ister.broker.topic_reads import segment_path
+from ister.broker.upkeep import Upkeep
 from ister.config import BrokerConfig
 from ister.errors import (
     DataDirectoryError,
     IsterError,
-    Overloaded,
     ShuttingDown,
-    TopicExists,
     UnknownTopic,
 )
 from ister.frame import FrameHeader
 from ister.io.clock import Clock
 from ister.io.disk import Disk
+from ister.io.network import Network
 from ister.metadata.commands import (
     AlterTopic,
     AnyCommand,
     CreateTopic,
     DeleteTopic,
-    FoundCluster,
     Outcome,
+    RemoveNode,
     Result,
+    SealSegment,
     TrimTopic,
+    UpsertNode,
 )
-from ister.metadata.local import LocalMetadata
+from ister.metadata.replicated import ReplicatedMetadata
+from ister.metadata.state import NodeState, TopicState
 from ister.metrics import Gauge, Registry
 from ister.names import normalise_topic
 from ister.protocol.messages import TopicDescription, TopicSettings
+from ister.protocol.peer import node_of
 from ister.settings import validate_settings
 from ister.wal.group_commit import GroupCommit
 from ister.wal.leases import Leases
@@ -55,15 +60,22 @@ from ister.wal.tail import HotTail
 
 log = logging.getLogger("ister.broker")
 
+LOOKUP_SECONDS = 3.0
+"""How long somebody who asks for an unknown topic waits for the metadata leader to confirm that."""
+
 
 class Broker:
-    """Everything of a node but its sockets."""
+    """Everything of a node but its clients' sockets."""
+
+    metadata: ReplicatedMetadata
+    """From `start` on."""
 
     def __init__(
         self,
         config: BrokerConfig,
         disk: Disk,
         clock: Clock,
+        network: Network,
         *,
         after_cycle: Callable[[], None] | None = None,
         on_fatal: Callable[[IsterError], None] | None = None,
@@ -71,34 +83,29 @@ class Broker:
         self.config = config
         self.clock = clock
         self.disk = disk
+        self._network = network
         self.metrics = Registry()
         self.topics: dict[str, TopicLog] = {}
         self.identity: DirectoryIdentity | None = None
         self.on_topics_changed: Callable[[], None] = lambda: None
         self.fatal: IsterError | None = None
+        self._failed = asyncio.Event()
         self._on_fatal = on_fatal
-        self._creating: dict[str, HeldAppends] = {}
-        """Appends that wait for the topic that the first of them makes."""
-        self._proposed: list[str] = []
-        """Names in creations that are under way; one may be there twice."""
+        self._creation = Creation(self)
+        self.upkeep = Upkeep(self)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._has_metadata = False
+        self._may_lead = asyncio.Event()
+        """Set once this start was announced, and the directory is what the metadata says."""
         self._stopping = False
+        self._revoked: set[str] = set()
+        """Topics whose leases are withheld, for tests; an empty name stands for all."""
         self.hot = HotTail(config.hot_tail_bytes)
         self.leases = Leases(clock)
         self.commits = GroupCommit(disk, clock, interval_ms=config.fsync_interval_ms, after_cycle=after_cycle)
-        self.metadata = LocalMetadata(disk, clock, self.commits, on_fatal=self._fatal)
-        self._storage = Storage(
-            node_id=config.node_id,
-            disk=disk,
-            clock=clock,
-            metadata=self.metadata,
-            commits=self.commits,
-            leases=self.leases,
-            hot=self.hot,
-            sealed=SealedSegments(disk),
-            max_held_appends=config.max_held_appends,
-            max_held_bytes=config.max_held_bytes,
-            max_held_seconds=config.max_held_ms / 1000,
+        self.storage: Storage
+        self.forwarder = Forwarder(
+            network, config.node_id, lambda: self.metadata.cluster_id, self._node_of_member
         )
         self._register_metrics()
 
@@ -108,7 +115,12 @@ class Broker:
             self.leases.rejections,
             self.leases.update_seconds,
             Gauge("active_lease_count", "Segments that this node may append to.", lambda: len(self.leases)),
-            Gauge("topics", "Topics on this node.", lambda: len(self.topics)),
+            Gauge("topics", "Topics in the cluster, as known here.", lambda: len(self.topics)),
+            Gauge(
+                "owned_segment_count",
+                "Open segments that metadata gives to this node; more than active leases is a fault.",
+                lambda: len(self.metadata.state.led_by(self.metadata.member)) if self._has_metadata else 0,
+            ),
             Gauge(
                 "hot_tail_bytes", "Bytes of records kept in memory for live readers.", lambda: self.hot.bytes
             ),
@@ -117,38 +129,91 @@ class Broker:
     # Starting and stopping.
 
     async def start(self) -> None:
-        self.identity = await self.disk.run(
-            lambda: claim_directory(self.disk, self.clock, self.config.node_id)
+        """Come back to the cluster, or into one; `announce` is the second half."""
+        identity = await self.disk.run(lambda: claim_directory(self.disk, self.clock, self.config.node_id))
+        self.metadata = make_metadata(
+            self.config,
+            identity,
+            self.disk,
+            self.clock,
+            self._network,
+            on_fatal=self._fatal,
+            on_restored=self._restored,
         )
-        await self.metadata.open()
-        await self._check_cluster(self.identity.cluster_id)
+        self.storage = Storage(
+            node_id=self.config.node_id,
+            member=self.metadata.member,
+            disk=self.disk,
+            clock=self.clock,
+            metadata=self.metadata,
+            commits=self.commits,
+            leases=self.leases,
+            may_lead=self._may_lead,
+            sync_leases=self.sync_leases,
+            hot=self.hot,
+            sealed=SealedSegments(self.disk),
+            forwarder=self.forwarder,
+            max_held_appends=self.config.max_held_appends,
+            max_held_bytes=self.config.max_held_bytes,
+            max_held_seconds=self.config.max_held_ms / 1000,
+        )
+        self._has_metadata = True
+        register_raft_metrics(self.metrics, self.metadata)
         self.metadata.watch(self._applied)
-        for topic in self.metadata.state.topics.values():
-            self.topics[topic.name] = TopicLog(self._storage, topic)
-        self._sync_leases()
-        await self.disk.run(lambda: remove_leftovers(self.disk, self.metadata.state))
-        self._spawn(self._open_all())
-        self._spawn(self._monitor())
+        self.identity = await enter_cluster(
+            self.config, identity, self.disk, self.clock, self.metadata, self.upkeep.check_log
+        )
+        self._check_cluster(self.identity.cluster_id)
+        if self.metadata.is_sole_voter:
+            await self.metadata.read_index()  # nobody else is needed for it
+            self._check_cluster(self.identity.cluster_id)
+            self._count_this_start(self.identity.disk_id)
+            await self.upkeep.remove_leftovers()
 
-    async def _check_cluster(self, cluster_id: str) -> None:
+    def _count_this_start(self, disk_id: str) -> None:
+        """The number of the last start may not have found room in a full directory; then the log has it."""
+        known = self.metadata.state.nodes.get(self.config.node_id)
+        if known is not None and known.disk_id == disk_id and known.starts >= self.metadata.starts:
+            self.metadata.starts = known.starts + 1
+
+    async def announce(self, client_host: str, client_port: int) -> None:
+        """Tell the cluster of this start, and begin to lead once it knows.
+
+        A node alone returns when it does, or raises what stops it; in a cluster that may take a majority, and
+        goes on behind.
+        """
+        self.metadata.announce(client_host, client_port)
+        if self.metadata.is_sole_voter:
+            await self._begin_to_lead()
+            if self.fatal is not None:
+                raise self.fatal.again()
+        else:
+            self.spawn(self._begin_to_lead())
+        self.spawn(self._keep_leases())
+        self.spawn(self.upkeep.monitor())
+
+    async def _begin_to_lead(self) -> None:
+        await first_of(self.metadata.announced, self._failed)
+        if self.fatal is not None:
+            return
+        try:
+            self._check_cluster(self.metadata.cluster_id)
+            await self.upkeep.remove_leftovers()
+        except (IsterError, OSError) as error:
+            self._fatal(error if isinstance(error, IsterError) else DataDirectoryError(str(error)))
+            return
+        self._may_lead.set()
+        self.sync_leases()
+        self.spawn(self.upkeep.open_all())
+
+    def _check_cluster(self, cluster_id: str) -> None:
         """Metadata and directory must be of one cluster (I1): files are removed by what the metadata says."""
-        if self.metadata.state.applied_index == 0:
-            await self.metadata.propose(FoundCluster(cluster_id))
         found = self.metadata.state.cluster_id
-        if found != cluster_id:
+        if found not in ("", cluster_id):
             raise DataDirectoryError(
-                f"{self.disk.location}/metadata is of cluster {found or 'unknown'}, "
-                f"the directory of cluster {cluster_id}",
-                hint="The metadata folder is another directory's; restore the right one.",
+                f"{self.disk.location}/raft is of cluster {found}, the directory of cluster {cluster_id}",
+                hint="The raft folder is another directory's; restore the right one.",
             )
-
-    async def _open_all(self) -> None:
-        """Open what was there before the start, so that the first request need not wait for it."""
-        for topic in list(self.topics.values()):
-            try:
-                await topic.ensure_open()
-            except IsterError as error:
-                log.error("topic %s cannot be opened: %s", topic.state.name, error)
 
     def drain(self) -> None:
         """Take no more appends; those taken go on."""
@@ -161,24 +226,27 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for held in self._creating.values():
-            held.refuse(ShuttingDown("the broker is stopping"))
+        self._creation.stop()
         await self.commits.stop()
         for topic in list(self.topics.values()):
             await topic.close()
         await self.commits.stop()
-        await self._storage.sealed.close()
-        await self.metadata.close()
+        await self.forwarder.close()
+        if self._has_metadata:
+            await self.storage.sealed.close()
+            await self.metadata.hand_over()
+            await self.metadata.stop()
         await self.disk.run(lambda: None)
         self.disk.close()
 
     def _fatal(self, error: IsterError) -> None:
         self.fatal = error
+        self._failed.set()
         log.critical("%s", error.message, extra={"fields": {"hint": error.hint}})
         if self._on_fatal is not None:
             self._on_fatal(error)
 
-    def _spawn(self, work: object) -> None:
+    def spawn(self, work: object) -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -190,22 +258,70 @@ class Broker:
             return
         match command:
             case CreateTopic():
-                topic = self.metadata.state.topics[command.name]
-                self.topics[topic.name] = TopicLog(self._storage, topic)
+                self._make(self.metadata.state.topics[command.name])
+                self.sync_leases()
             case DeleteTopic():
                 self._topic_deleted(command.topic_uid)
+                self.sync_leases()
+            case SealSegment():
+                self.sync_leases()
+                self._topic_of(command.topic_uid).chain_changed()
             case AlterTopic():
-                changed = self.metadata.state.topic_by_uid(command.topic_uid)
-                if changed is not None:
-                    self.topics[changed.name].settings_changed()
+                self._topic_of(command.topic_uid).settings_changed()
             case TrimTopic():
-                self._spawn(self._drop_trimmed(command.topic_uid))
-        if not isinstance(command, AlterTopic | TrimTopic):
-            self._sync_leases()
+                self.spawn(self.upkeep.drop_trimmed(command.topic_uid))
+            case UpsertNode() | RemoveNode():
+                self.forwarder.forget(set(self.metadata.state.active_members))
 
-    def _sync_leases(self) -> None:
-        led = self.metadata.state.led_by(self.config.node_id)
-        self.leases.replace(frozenset([topic.key_of(segment) for topic, segment in led]))
+    def _topic_of(self, uid: int) -> TopicLog:
+        state = self.metadata.state.topic_by_uid(uid)
+        assert state is not None
+        return self.topics[state.name]
+
+    def _make(self, state: TopicState) -> TopicLog:
+        topic = self.topics[state.name] = TopicLog(self.storage, state)
+        if topic.leads and self._may_lead.is_set():
+            topic.chain_changed()
+        return topic
+
+    def _restored(self) -> None:
+        """A snapshot brought another state: what the topics hold of the old one is replaced."""
+        state = self.metadata.state
+        for topic in list(self.topics.values()):
+            found = state.topic_by_uid(topic.state.uid)
+            if found is None:
+                self._topic_deleted(topic.state.uid)
+                continue
+            is_trimmed = found.start_offset > topic.state.start_offset
+            topic.state = found
+            topic.settings_changed()
+            if is_trimmed:
+                self.spawn(self.upkeep.drop_trimmed(found.uid))
+        for found in state.topics.values():
+            if found.name not in self.topics:
+                self._make(found)
+        self.sync_leases()
+        for topic in self.topics.values():
+            topic.chain_changed()
+
+    def sync_leases(self) -> None:
+        """Hold exactly what the metadata says now: nothing is computed aside and granted later (A2)."""
+        if not self._may_lead.is_set():
+            return
+        led = self.metadata.state.led_by(self.metadata.member).values()
+        if self._revoked:
+            withheld = self._revoked
+            led = [key for key in led if not withheld & {"", key.rpartition(":")[0]}]  # type: ignore[assignment]
+        self.leases.replace(frozenset(led))
+
+    async def _keep_leases(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.lease_sync_ms / 1000)
+            self.sync_leases()
+
+    def _node_of_member(self, member: int) -> NodeState | None:
+        state = self.metadata.state
+        return state.nodes.get(node_of(member)) if state.is_active(member) else None
 
     def _topic_deleted(self, uid: int) -> None:
         gone = next((topic for topic in self.topics.values() if topic.state.uid == uid), None)
@@ -213,26 +329,7 @@ class Broker:
             del self.topics[gone.state.name]
             gone.delete()
             self.on_topics_changed()
-            self._storage.sealed.forget(f"segments/{uid:016d}/")
-            self._spawn(self._remove_files(gone, f"segments/{uid:016d}"))
-
-    async def _remove_files(self, topic: TopicLog, path: str) -> None:
-        await topic.settled()
-        try:
-            await self.disk.run(lambda: self.disk.remove(path))
-        except OSError as error:
-            log.warning("%s was not removed, the next start tries again: %s", path, error)
-
-    async def _drop_trimmed(self, uid: int) -> None:
-        topic = self.metadata.state.topic_by_uid(uid)
-        if topic is not None:
-            # A file that is still open keeps its space.
-            kept = {segment_path(uid, segment) for segment in topic.segments}
-            self._storage.sealed.forget(f"segments/{uid:016d}/", keep=kept)
-            try:
-                await self.disk.run(lambda: remove_trimmed(self.disk, topic))
-            except OSError as error:
-                log.warning("trimmed segments of %s were not removed: %s", topic.name, error)
+            self.spawn(self.upkeep.remove_files(gone))
 
     # Appending.
 
@@ -249,116 +346,74 @@ class Broker:
         if self._stopping:
             raise ShuttingDown(f"node {self.config.node_id} is stopping")
         topic = self.topics.get(name)
-        if topic is not None and name not in self._creating:
+        if topic is not None and not self._creation.is_awaited(name):
             topic.append(frame, header, sink, token, started)
-            return
-        if not self.config.auto_create_topics:
-            raise UnknownTopic(f"there is no topic {name}, and auto_create_topics is off")
-        held = self._creating.get(name)
-        if held is None:
-            self._check_room_for(name)
-            config = self.config
-            held = HeldAppends(config.max_held_appends, config.max_held_bytes, config.max_held_ms / 1000)
-            self._creating[name] = held
-            self._spawn(self._create_for_append(name, held))
-        held.add(HeldAppend(frame, header, sink, token, started), name)
+        else:
+            self._creation.hold(name, HeldAppend(frame, header, sink, token, started))
 
     def takes_appends(self, name: str) -> TopicLog | None:
         """The topic, if an append may go straight to it: none that came earlier waits for its creation."""
-        return None if self._stopping or name in self._creating else self.topics.get(name)
-
-    async def _create_for_append(self, name: str, held: HeldAppends) -> None:
-        try:
-            await self.create_topic(name, {}, if_absent=True)
-        except IsterError as error:
-            del self._creating[name]
-            held.refuse(error)
-            return
-        del self._creating[name]
-        for append in held.release():
-            try:
-                self.topics[name].append(*append)
-            except IsterError as error:
-                append.sink.refused(append.token, error)
+        return None if self._stopping or self._creation.is_awaited(name) else self.topics.get(name)
 
     # Topics.
 
-    def find(self, name: str) -> TopicLog:
-        topic = self.topics.get(normalise_topic(name))
+    async def find(self, name: str, min_index: int = 0) -> TopicLog:
+        """The topic; that there is none is said only by a node that knows all that was committed."""
+        name = normalise_topic(name)
+        if min_index > self.metadata.state.applied_index:
+            await self.metadata.wait_applied(min_index, LOOKUP_SECONDS)
+        topic = self.topics.get(name)
+        if topic is None and not self.metadata.is_alone:
+            await self.metadata.read_index(LOOKUP_SECONDS)
+            topic = self.topics.get(name)
         if topic is None:
-            raise UnknownTopic(f"there is no topic {normalise_topic(name)}")
+            raise UnknownTopic(f"there is no topic {name}")
         return topic
 
     async def create_topic(self, name: str, settings: dict[str, int | str], *, if_absent: bool) -> TopicLog:
         name = normalise_topic(name, self.config.max_topic_name)
         if self._stopping:
             raise ShuttingDown(f"node {self.config.node_id} is stopping")
-        self._check_room_for(name)
-        node = self.config.node_id
-        chosen = msgspec.structs.replace(self.config.topic_defaults(), **validate_settings(settings))
-        command = CreateTopic(name, chosen, node, [node], self.clock.now_us())
-        self._proposed.append(name)
-        try:
-            outcome = await self.metadata.propose(command)
-        finally:
-            self._proposed.remove(name)
-        if outcome.result is Result.EXISTS and not if_absent:
-            raise TopicExists(f"topic {name} is there already")
-        return self.find(name)
-
-    def _check_room_for(self, name: str) -> None:
-        """Hold max_topics, with those that are being made: by a command, or by a first append."""
-        made = len(self.topics)
-        being_made = {new for new in (*self._creating, *self._proposed) if new not in self.topics}
-        if name in self.topics or name in being_made:
-            return
-        if made + len(being_made) >= self.config.max_topics:
-            raise Overloaded(
-                f"there are {made} topics and {len(being_made)} are being made, "
-                f"max_topics is {self.config.max_topics}"
-            )
+        return await self._creation.create(name, settings, if_absent=if_absent)
 
     async def alter_topic(self, name: str, settings: dict[str, int | str]) -> None:
-        topic = self.find(name)
+        topic = await self.find(name)
         changed = validate_settings(settings)
         chosen: TopicSettings = msgspec.structs.replace(topic.state.settings, **changed)
-        await self._propose_for(topic, AlterTopic(topic.state.uid, chosen))
-        if "fsync" in changed:
-            topic.start_handoff()  # a segment has one policy for life
-
-    async def delete_topic(self, name: str) -> None:
-        topic = self.find(name)
-        await self._propose_for(topic, DeleteTopic(topic.state.uid))
-
-    async def _propose_for(self, topic: TopicLog, command: AnyCommand) -> None:
-        outcome = await self.metadata.propose(command)
+        outcome = await self.metadata.propose(AlterTopic(topic.state.uid, chosen))
         if not outcome.ok:
             raise UnknownTopic(f"topic {topic.state.name} was deleted meanwhile")
 
+    async def delete_topic(self, name: str) -> None:
+        topic = await self.find(name)
+        # One that is stale was deleted meanwhile: by another, or by an earlier attempt of this very call.
+        await self.metadata.propose(DeleteTopic(topic.state.uid))
+
     async def describe(self, topic: TopicLog, *, with_segments: bool = True) -> TopicDescription:
-        try:
-            await topic.ensure_open()
-        except IsterError as error:
-            log.warning("described without its open segment: %s", error)
+        if topic.leads:
+            try:
+                await topic.ensure_open()
+            except IsterError as error:
+                log.warning("described without its open segment: %s", error)
         return describe_topic(topic, with_segments=with_segments)
 
-    # What no append triggers.
+    # For tests.
 
-    async def _monitor(self) -> None:
-        """Roll over what is old, drop what is past its retention; each topic's trouble is its own."""
-        while True:
-            await asyncio.sleep(self.config.monitor_check_ms / 1000)
-            for topic in list(self.topics.values()):
-                try:
-                    await self._look_after(topic)
-                except IsterError as error:
-                    log.warning("topic %s: %s", topic.state.name, error)
+    def revoke_leases(self, topic: str = "") -> None:
+        """Hold no lease until `restore_leases`, whatever the metadata says; or none of one topic."""
+        self._revoked.add(normalise_topic(topic) if topic else "")
+        self.sync_leases()
 
-    async def _look_after(self, topic: TopicLog) -> None:
-        topic.checkpoint_soon()
-        if topic.is_old:
-            topic.start_handoff()
-        start = first_offset_to_keep(topic.state, topic.bytes, self.clock.now_us())
-        if start > topic.state.start_offset:
-            log.info("trimming", extra={"fields": {"topic": topic.state.name, "start_offset": start}})
-            await self.metadata.propose(TrimTopic(topic.state.uid, start))
+    def restore_leases(self) -> None:
+        self._revoked.clear()
+        self.sync_leases()
+
+
+async def first_of(*events: asyncio.Event) -> None:
+    """Until one of them is set."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in waiting:
+            one.cancel()

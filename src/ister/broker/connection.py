@@ -116,7 +116,9 @@ class Connection(Receiver):
             elif kind == _HELLO:
                 self._server.hello(self, correlation, header)  # at once: requests may follow right behind it
             else:
-                self._start(self._server.answer(self, kind, correlation, header), correlation, len(header))
+                self._start(
+                    self._server.requests.answer(self, kind, correlation, header), correlation, len(header)
+                )
         except IsterError as error:
             self._send(encode_failure(correlation, error))
             if not self.greeted and kind != _HELLO:
@@ -124,6 +126,10 @@ class Connection(Receiver):
         except Exception as error:
             log.exception("request of kind %d failed", kind)
             self._send(encode_failure(correlation, IsterError(f"{type(error).__name__}: {error}")))
+
+    def _speaks_text(self, first: bytes) -> None:
+        self._closed = True
+        self._server.speaks_text(self, self._transport, first)
 
     def _append(self, correlation: int, header: bytes, frame: bytearray | memoryview) -> None:
         """The hot path: check, append, remember who to answer."""
@@ -149,7 +155,7 @@ class Connection(Receiver):
 
     # Answers to appends: `ister.wal.segment.Sink`.
 
-    def appended(self, token: int, base_offset: int, append_time_us: int) -> None:
+    def appended(self, token: int, base_offset: int, append_time_us: int, leader: int = 0) -> None:
         correlation, size, count = self._appends.pop(token)
         server = self._server
         server.records_in.value += count
@@ -161,7 +167,7 @@ class Connection(Receiver):
             out = self._out
             if not out:
                 server.will_flush(self)
-            out.append(encode_appended(correlation, base_offset, append_time_us))
+            out.append(encode_appended(correlation, base_offset, append_time_us, leader))
 
     def refused(self, token: int, error: IsterError) -> None:
         correlation, size, _ = self._appends.pop(token)

@@ -18,26 +18,27 @@ from ister.io.disk import Disk, read_whole, write_whole
 
 log = logging.getLogger("ister.broker.directory")
 
-FORMAT = 1
+FORMAT = 2
 IDENTITY_FILE = "ister.json"
 LOCK_FILE = "lock"
-_OURS = frozenset({IDENTITY_FILE, IDENTITY_FILE + ".new", LOCK_FILE, "metadata", "segments", "lost+found"})
+_OURS = frozenset({IDENTITY_FILE, IDENTITY_FILE + ".new", LOCK_FILE, "raft", "segments", "lost+found"})
 
 
 class DirectoryIdentity(msgspec.Struct, frozen=True):
     format: int
     cluster_id: str
+    """Empty until this node has founded a cluster or was let into one."""
     node_id: int
     disk_id: str
     starts: int
+    is_founder: bool = False
+    has_raft: bool = False
+    """Whether raft/ was made. From then on a missing one is a loss, not a beginning: a node that forgot its
+    votes must not come back as the same member (I2)."""
 
 
 def claim_directory(disk: Disk, clock: Clock, node_id: int) -> DirectoryIdentity:
-    """Lock the directory and say whose it is; a new one becomes this node's, of a cluster of its own.
-
-    A standalone broker makes its own cluster: that is what starting it on an empty directory means. A
-    member of a cluster is told so explicitly and never comes through here with an empty one (I1).
-    """
+    """Lock the directory and say whose it is; a new one becomes this node's, and is of no cluster yet."""
     if not disk.lock(LOCK_FILE):
         raise DataDirectoryError(
             f"data directory {disk.location} is in use by another process",
@@ -52,13 +53,17 @@ def claim_directory(disk: Disk, clock: Clock, node_id: int) -> DirectoryIdentity
     is_new = identity.starts == 0
     identity = msgspec.structs.replace(identity, starts=identity.starts + 1)
     try:
-        write_whole(disk, IDENTITY_FILE, msgspec.json.format(msgspec.json.encode(identity)))
+        save_identity(disk, identity)
     except OSError as error:
         if is_new or error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         # A broker must start on a full disk: retention may be what makes room (P5).
         log.warning("the number of this start was not written: %s", error)
     return identity
+
+
+def save_identity(disk: Disk, identity: DirectoryIdentity) -> None:
+    write_whole(disk, IDENTITY_FILE, msgspec.json.format(msgspec.json.encode(identity)))
 
 
 def _load(disk: Disk) -> DirectoryIdentity:
@@ -80,10 +85,10 @@ def _load(disk: Disk) -> DirectoryIdentity:
 
 def _make(disk: Disk, clock: Clock, node_id: int) -> DirectoryIdentity:
     found = [name for name in disk.list("") if name not in _OURS]
-    if found or disk.list("segments") or disk.list("metadata"):
+    if found or disk.list("segments") or disk.list("raft"):
         raise DataDirectoryError(
             f"{disk.location} is neither empty nor a data directory: it has no {IDENTITY_FILE}, but "
             f"{', '.join(found[:5]) or 'segments'}",
             hint="Choose an empty or new directory with --data-dir, or restore the missing file.",
         )
-    return DirectoryIdentity(FORMAT, f"{clock.token():016x}", node_id, f"{clock.token():016x}", 0)
+    return DirectoryIdentity(FORMAT, "", node_id, f"{clock.token():016x}", 0)

@@ -7,53 +7,81 @@ is the wrong one or an old one, and the start is refused (E6).
 
 from __future__ import annotations
 
-import logging
-
 from ister.errors import DataDirectoryError
 from ister.io.disk import Disk
 from ister.metadata.state import ClusterState, TopicState
 
-log = logging.getLogger("ister.broker")
+Files = dict[str, list[str]]
+"""Names in `segments`, and in each of these directories."""
 
 
-def remove_leftovers(disk: Disk, state: ClusterState) -> None:
-    """Files of topics and segments that metadata no longer has: a crash came before their removal."""
+def list_files(disk: Disk) -> Files:
     disk.make_directory("segments")
-    for name in disk.list("segments"):
+    return {name: disk.list(f"segments/{name}") for name in disk.list("segments")}
+
+
+def find_leftovers(location: str, files: Files, state: ClusterState) -> list[str]:
+    """Paths of topics and segments that metadata no longer has: a crash came before their removal.
+
+    The metadata must be at least as new as the files: what it has never heard of is refused.
+    """
+    gone: list[str] = []
+    for name, inside in files.items():
         uid = int(name) if name.isdecimal() else 0
         topic = state.topic_by_uid(uid)
         if topic is not None:
-            _check_chain(disk, topic)
-            remove_trimmed(disk, topic)
+            _check_chain(location, topic, inside)
+            gone += [f"segments/{name}/{file}" for file in _trimmed(topic, inside)]
         elif 0 < uid <= state.applied_index:
-            log.info("removing the files of a deleted topic", extra={"fields": {"uid": uid}})
-            disk.remove(f"segments/{name}")
+            gone.append(f"segments/{name}")
         else:
             raise DataDirectoryError(
-                f"{disk.location}/segments/{name} is of no topic that the metadata knows of",
-                hint="The metadata folder seems to be an old copy or another directory's; restore it.",
+                f"{location}/segments/{name} is of no topic that the metadata knows of",
+                hint="The raft folder seems to be an old copy or another directory's; restore it.",
             )
+    return gone
 
 
-def _check_chain(disk: Disk, topic: TopicState) -> None:
+def check_nothing_is_newer(location: str, files: Files, last_index: int) -> None:
+    """Files are made after the command that they are named after: one past the log's end was forgotten."""
+    for name, inside in files.items():
+        for path, uid in [(name, name), *((f"{name}/{file}", _uid(file)) for file in inside)]:
+            if uid.isdecimal() and int(uid) > last_index:
+                raise DataDirectoryError(
+                    f"{location}/segments/{path} is of no topic or segment that the metadata knows of: it "
+                    f"was made at index {int(uid)}, and the metadata's log ends at {last_index}",
+                    hint="The raft folder is an old copy, or lost its last commands; restore it.",
+                )
+
+
+def _uid(name: str) -> str:
+    return name.partition("-")[2].partition(".")[0]
+
+
+def _check_chain(location: str, topic: TopicState, inside: list[str]) -> None:
     """Files of a segment are made after its seal is durable: one past the chain was forgotten (E6)."""
     last = topic.open_segment.segment
-    for number, name in _segment_files(disk, topic):
-        if number > last:
+    for name in inside:
+        if _number(name) > last:
             raise DataDirectoryError(
                 f"the metadata knows {topic.name} up to segment {last}, but there is "
-                f"{disk.location}/segments/{topic.uid:016d}/{name}",
-                hint="The metadata folder is an old copy, or lost its last commands; restore it.",
+                f"{location}/segments/{topic.uid:016d}/{name}",
+                hint="The raft folder is an old copy, or lost its last commands; restore it.",
             )
 
 
-def _segment_files(disk: Disk, topic: TopicState) -> list[tuple[int, str]]:
-    names = disk.list(f"segments/{topic.uid:016d}")
-    return [(int(name.partition("-")[0]), name) for name in names if name.partition("-")[0].isdecimal()]
+def _number(name: str) -> int:
+    """The segment's, of one of its files; 0 for a file that is none."""
+    first = name.partition("-")[0]
+    return int(first) if first.isdecimal() else 0
 
 
-def remove_trimmed(disk: Disk, topic: TopicState) -> None:
+def _trimmed(topic: TopicState, inside: list[str]) -> list[str]:
     first = topic.segments[0].segment
-    for number, name in _segment_files(disk, topic):
-        if number < first:
-            disk.remove(f"segments/{topic.uid:016d}/{name}")
+    return [name for name in inside if 0 < _number(name) < first]
+
+
+def remove_trimmed(disk: Disk, topic_uid: int, first_segment: int) -> None:
+    for name in disk.list(f"segments/{topic_uid:016d}"):
+        if 0 < _number(name) < first_segment:
+            disk.remove(f"segments/{topic_uid:016d}/{name}")

@@ -36,6 +36,7 @@ class BrokerInfo(NamedTuple):
     data_dir: str
     cluster_id: str
     node_id: int
+    peer_port: int = -1
 
 
 def run(config: BrokerConfig, *, on_ready: Callable[[BrokerInfo], None] | None = None) -> None:
@@ -59,7 +60,15 @@ async def _main(config: BrokerConfig, on_ready: Callable[[BrokerInfo], None] | N
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    running = await start(config, on_fatal=lambda _: stop.set())
+    starting = loop.create_task(start(config, on_fatal=lambda _: stop.set()))
+    told_to_stop = loop.create_task(stop.wait())
+    await asyncio.wait([starting, told_to_stop], return_when=asyncio.FIRST_COMPLETED)
+    told_to_stop.cancel()
+    if not starting.done():  # it waits to be let into a cluster, perhaps for ever
+        starting.cancel()
+        await asyncio.wait([starting])
+        return
+    running = starting.result()
     # What exists now stays; looking through it again and again would only cost pauses.
     gc.collect()
     gc.freeze()
@@ -101,8 +110,9 @@ async def start(
         raise DataDirectoryError(f"{config.data_dir} cannot be used: it is not a directory") from error
     except OSError as error:
         raise DataDirectoryError(f"{config.data_dir} cannot be used: {error.strerror or error}") from error
-    broker = Broker(config, disk, SystemClock(), on_fatal=on_fatal)
-    server = Server(broker, TcpNetwork(), read_rss)
+    network = TcpNetwork()
+    broker = Broker(config, disk, SystemClock(), network, on_fatal=on_fatal)
+    server = Server(broker, network, read_rss)
     broker.commits.after_cycle = server.flush
     try:
         await broker.start()
@@ -118,7 +128,9 @@ async def start(
     host, port = server.listener.address
     admin_port = admin[0].server_port if admin is not None else -1
     identity = broker.identity
-    info = BrokerInfo(host, port, admin_port, disk.location, identity.cluster_id, identity.node_id)
+    listener = broker.metadata.peers.listener
+    peer_port = listener.address[1] if listener is not None else -1
+    info = BrokerInfo(host, port, admin_port, disk.location, identity.cluster_id, identity.node_id, peer_port)
     return RunningBroker(broker, server, admin, info)
 
 

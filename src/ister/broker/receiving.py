@@ -22,6 +22,7 @@ from ister.broker.answers import is_too_slow
 from ister.errors import BadRequest, IsterError, MessageTooLarge, RequestTimeout
 from ister.protocol.codec import PREAMBLE_SIZE, PREFIX, PREFIX_SIZE, SIZE_FIELD, choose_version
 from ister.protocol.messages import Kind
+from ister.protocol.text import LENGTH_SIZE, is_text
 
 if TYPE_CHECKING:
     from ister.broker.server import Server
@@ -76,6 +77,10 @@ class Receiver(asyncio.BufferedProtocol):
     def _send_failure(self, correlation: int, error: IsterError) -> None:
         raise NotImplementedError
 
+    def _speaks_text(self, first: bytes) -> None:
+        """These bytes begin the text protocol: this object has nothing more to do."""
+        raise NotImplementedError
+
     def refuse(self, error: IsterError) -> None:
         """Say why, and close."""
         raise NotImplementedError
@@ -112,6 +117,9 @@ class Receiver(asyncio.BufferedProtocol):
             position = min(self._skip, end)
             self._skip -= position
         if self.version == 0:
+            if is_text(bytes(data[: min(end, LENGTH_SIZE)])):  # behind `end` lies what others have sent
+                self._speaks_text(bytes(data[:end]))
+                return
             if end < PREAMBLE_SIZE:
                 self._stash = bytes(data[:end])
                 return

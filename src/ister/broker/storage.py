@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from ister.broker.forwarding import Forwarder
 from ister.broker.sealed import SealedSegments
 from ister.io.clock import Clock
 from ister.io.disk import Disk
@@ -18,13 +21,19 @@ class Storage:
     """Made once by the broker, and handed to every topic."""
 
     node_id: int
+    member: int
+    """This node with its disk (I2)."""
     disk: Disk
     clock: Clock
     metadata: MetadataStore
     commits: GroupCommit
     leases: Leases
+    may_lead: asyncio.Event
+    """Set once this start was announced: what is known here is then no older than this node's last life."""
+    sync_leases: Callable[[], None]
     hot: HotTail
     sealed: SealedSegments
+    forwarder: Forwarder
     max_held_appends: int
     max_held_bytes: int
     max_held_seconds: float

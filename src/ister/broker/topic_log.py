@@ -1,9 +1,10 @@
-"""The writing side of a topic: admits appends, opens its segments, and rolls them over.
+"""The writing side of a topic: admits appends, opens its segments, rolls them over, passes on others'.
 
 It ties together what the others only know a part of: metadata says which segment is open and where it
 begins (E6), that segment's own log says where it ends, the handoff machine says whether an append may be
-admitted. Whatever an append meets, a segment being opened, handed off, or broken, it is either appended,
-held for the next segment within bounds, or refused with an error that says why.
+admitted. Whatever an append meets, a segment being opened, handed off, led by another node, or broken, it is
+either appended, held for the next segment within bounds, passed on to the node that leads, or refused with an
+error that says why.
 
 Fault model: the disk may be full, or fail in a write or a sync; the metadata may not answer, or apply a
 command whose answer is lost. A refusal then means one of two things, and says which. Either the record will
@@ -14,7 +15,6 @@ because that cut failed too, or the broker stopped first: a `StorageFailed` whos
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections import deque
 
@@ -22,19 +22,25 @@ from ister.broker import handoff as steps
 from ister.broker.handoff import Handoff
 from ister.broker.held import HeldAppend, HeldAppends
 from ister.broker.opening import close_files, describe_cut, log_opened, open_log
+from ister.broker.passing_on import PassedAppend
+from ister.broker.sealing import limits_of, make_seal
 from ister.broker.storage import Storage
+from ister.broker.storage_faults import doubt, storage_fault
 from ister.broker.topic_reads import ReadableTopic
 from ister.errors import (
     IsterError,
     MessageTooLarge,
-    SegmentFenced,
+    NotLeader,
     ShuttingDown,
     StorageFailed,
     invariant,
 )
 from ister.frame import FrameHeader
-from ister.metadata.commands import Result, SealSegment
+from ister.metadata.commands import Result
 from ister.metadata.state import TopicState
+from ister.protocol.codec import encode_header
+from ister.protocol.messages import Append
+from ister.protocol.peer import node_of
 from ister.wal.group_commit import FlushJob
 from ister.wal.recovery import Recovered, SegmentIdentity
 from ister.wal.segment import FsyncPolicy, Segment
@@ -42,14 +48,11 @@ from ister.wal.sink import Sink
 
 log = logging.getLogger("ister.broker.topic")
 
-PRODUCER_MEMORY_US = 7 * 24 * 3600 * 1_000_000
-"""Producers silent for a week are forgotten at the next seal."""
 FAULT_RETRY_SECONDS = 1.0
-PRODUCERS_PER_SEGMENT = 20_000
-"""More producers than this in one segment roll it over, so that the table stays bounded."""
 NOTES_KEPT = 8
-
-_FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+ASK_SECONDS = 1.0
+ASK_PAUSE_SECONDS = 0.1
+ANNOUNCE_SECONDS = 3.0
 
 
 class TopicLog(ReadableTopic):
@@ -68,10 +71,14 @@ class TopicLog(ReadableTopic):
         self._turned: asyncio.Event = asyncio.Event()
         """Set, and replaced, whenever those who wait for the open segment should look again."""
         self._opening_count = 0
+        self._asking: asyncio.Task[None] | None = None
         self._stopping = False
         self._fault_until = 0.0
         self._cut_at: int | None = None
+        self._passing = (0, b"")
+        """The header with which appends are passed on, and the uid of the segment that it is for."""
         self._now_us = storage.clock.now_us
+        self.monotonic = storage.clock.monotonic
         self.settings_changed()
 
     # Appending.
@@ -87,32 +94,85 @@ class TopicLog(ReadableTopic):
             )
         segment = self._segment
         if segment is not None and segment.failure is None and self._handoff.admits:
-            segment.append(frame, header, self._now_us(), sink, token, started)
+            try:
+                segment.append(frame, header, self._now_us(), sink, token, started)
+            except NotLeader:
+                self._storage.sync_leases()  # once: the lease may have come since
+                if not self._storage.leases.holds(segment.identity.key):
+                    raise
+                segment.append(frame, header, self._now_us(), sink, token, started)
+            limits = self._limits
             if (
-                segment.end_offset >= self._full_at_offset
-                or segment.position >= self._full_at_position
-                or len(segment.producers) >= PRODUCERS_PER_SEGMENT
+                segment.end_offset >= limits.offset
+                or segment.position >= limits.position
+                or len(segment.producers) >= limits.producers
             ):
-                self.start_handoff()
+                self._became_full(segment)
             return
         self._hold(HeldAppend(frame, header, sink, token, started))
 
     def settings_changed(self) -> None:
         """Take the limits from the settings; again whenever they or the open segment change."""
-        settings = self.state.settings
-        self.max_frame_bytes = settings.max_message_bytes
-        self._full_at_offset = self.state.open_segment.base_offset + settings.segment_records
-        self._full_at_position = settings.segment_bytes
+        segment = self._current
+        if segment is not None and segment.policy.value != self.state.settings.fsync:
+            self.start_handoff()  # a segment has one policy for life
+        self.max_frame_bytes = self.state.settings.max_message_bytes
+        self._limits = limits_of(self.state)
+
+    def _became_full(self, segment: Segment) -> None:
+        """The limit is soft (A8): admission closes once a metadata leader has answered, so that an election
+        stalls no topic; until then the segment grows, up to a hard cap."""
+        if self._storage.metadata.is_alone or self._limits.are_hard:
+            self.start_handoff()
+            return
+        self._limits = limits_of(self.state, are_hard=True)
+        if self._asking is None:
+            self._asking = asyncio.get_running_loop().create_task(self._hand_off_when_possible(segment))
+
+    async def _hand_off_when_possible(self, segment: Segment) -> None:
+        try:
+            while self._segment is segment and segment.failure is None and not self._stopping:
+                try:
+                    await self._storage.metadata.read_index(ASK_SECONDS)
+                    break
+                except IsterError as error:
+                    log.debug("%s is full, and goes on: %s", segment.identity.key, error)
+                    await asyncio.sleep(ASK_PAUSE_SECONDS)
+        finally:
+            self._asking = None
+        if self._segment is segment and not self._stopping:
+            self.start_handoff()
 
     def _hold(self, append: HeldAppend) -> None:
         if self.is_deleted:
             raise self._gone()
         if self._stopping:
             raise self._going()
+        if not self.leads and self._handing_off is None and self._opening is None:
+            self._pass_on(append)
+            return
         self._raise_recent_fault()
         self._held.add(append, self.state.name)
         if self._handing_off is None:
             self._open_soon()
+
+    def _pass_on(self, append: HeldAppend) -> None:
+        """To the node that leads the open segment, which must know of it before it answers (H3)."""
+        segment = self.state.open_segment
+        passed = PassedAppend(self, append, self._storage.max_held_seconds)
+        header = self._passing_header(segment.uid)
+        self._storage.forwarder.append(segment.leader, header, append.frame, passed)
+
+    def _passing_header(self, uid: int) -> bytes:
+        if self._passing[0] != uid:
+            self._passing = (uid, encode_header(Append(self.state.name, uid)))
+        return self._passing[1]
+
+    def chain_changed(self) -> None:
+        """The chain has another open segment, or a snapshot brought another chain: look at it anew."""
+        if self.leads and self._segment is None and self._handing_off is None and not self.is_deleted:
+            self._open_soon()
+        self._wake_waiters()
 
     @property
     def is_old(self) -> bool:
@@ -141,17 +201,9 @@ class TopicLog(ReadableTopic):
         a record that was called refused then never appears. If the cut fails too they are told that the
         outcome is unknown (`_not_opened`).
         """
-        error = job.error
-        assert error is not None
-        key, end = segment.identity.key, segment.committed_end
-        if error.errno in _FULL_DISK and not job.during_sync:
-            fault: IsterError = StorageFailed(
-                f"the disk of node {self._storage.node_id} is full; {key} stays at offset {end}",
-                hint="Free space on the broker's disk; the client's retry then succeeds.",
-            )
-        else:
-            what = "sync" if job.during_sync else "write"
-            fault = SegmentFenced(f"{what} of {key} failed at offset {end}: {error}")
+        assert job.error is not None
+        fault = storage_fault(self._storage.node_id, segment, job.error, during_sync=job.during_sync)
+        key, end, error = segment.identity.key, segment.committed_end, job.error
         log.error("%s", fault.message, extra={"fields": {"segment": key, "end": end, "errno": error.errno}})
         segment.stop(fault)
         if segment is not self._segment or not self._handoff.admits:
@@ -174,13 +226,6 @@ class TopicLog(ReadableTopic):
         if self._fault is not None and self._storage.clock.monotonic() < self._fault_until:
             raise self._fault.again()
 
-    def _doubt(self, segment: Segment, why: str) -> StorageFailed:
-        key, end = segment.identity.key, segment.committed_end
-        return StorageFailed(
-            f"{why}; this batch may or may not be in {key}, at or past offset {end}",
-            hint="The outcome is unknown. Send the batch again as the same producer: a repeat is recognised.",
-        )
-
     # Opening the open segment.
 
     async def ensure_open(self) -> Segment:
@@ -196,16 +241,37 @@ class TopicLog(ReadableTopic):
                     return self._current
                 if self._stopping:
                     raise self._going()
+                if not self.leads:
+                    raise self._elsewhere()
                 self._raise_recent_fault()
                 self._open_soon()
             openings = self._opening_count
-            await self._turned.wait()
+            await self._wait_for_turn()
             if self._opening_count > openings and self._current is not None:
                 return self._current
+
+    async def _wait_for_turn(self) -> None:
+        turned = self._turned
+        if self._storage.may_lead.is_set():
+            await turned.wait()
+            return
+        try:
+            async with asyncio.timeout(ANNOUNCE_SECONDS):
+                await turned.wait()
+        except TimeoutError:
+            raise NotLeader(
+                f"node {self._storage.node_id} was started and finds no majority of the cluster: it cannot "
+                f"know whether {self.state.key_of(self.state.open_segment)} is still its own",
+                hint="Start the other nodes, or mend the network; `ister cluster health` names them.",
+            ) from None
 
     def _turn(self) -> None:
         self._turned.set()
         self._turned = asyncio.Event()
+
+    def _elsewhere(self) -> NotLeader:
+        segment = self.state.open_segment
+        return NotLeader(f"{self.state.key_of(segment)} is led by node {node_of(segment.leader)}")
 
     def _going(self) -> ShuttingDown:
         return ShuttingDown(f"node {self._storage.node_id} is stopping")
@@ -216,14 +282,22 @@ class TopicLog(ReadableTopic):
         return self._opening
 
     async def _open(self) -> None:
-        """Open the chain's last segment: by its log if it has one, else as a new one (E6)."""
-        state = self.state.open_segment
-        identity = self._identity(state)
+        """Open the chain's last segment: by its log if it has one, else as a new one (E6).
+
+        Not before this start was announced: the chain that is known here may be older than the last life of
+        this node, and a segment that looks open may be sealed.
+        """
         failed, cut_at = self._segment, self._cut_at
         try:
+            if not self._storage.may_lead.is_set():
+                await self._storage.may_lead.wait()
+            if not self.leads:
+                return
+            identity = self._identity(self.state.open_segment)
             recovered = await open_log(self._storage, self.state, identity, cut_at)
         except OSError as error:
-            self._not_opened(StorageFailed(f"segment {identity.key} cannot be opened: {error}"))
+            key = self.state.key_of(self.state.open_segment)
+            self._not_opened(StorageFailed(f"segment {key} cannot be opened: {error}"))
         except IsterError as error:
             self._not_opened(error)
         else:
@@ -231,6 +305,8 @@ class TopicLog(ReadableTopic):
         finally:
             self._opening = None
             self._turn()
+            if not self.leads and self._handing_off is None:
+                self._release_held()
 
     def _opened(
         self, identity: SegmentIdentity, recovered: Recovered, failed: Segment | None, cut_at: int | None
@@ -242,7 +318,7 @@ class TopicLog(ReadableTopic):
             self.notes.append(note)
         if failed is not None:
             failed.refuse_waiting()
-        if self.is_deleted or self._stopping:
+        if self.is_deleted or self._stopping or identity.uid != self.state.open_segment.uid:
             close_files(recovered)  # and the failed one belongs to who deletes or stops
             return
         if failed is not None:
@@ -267,7 +343,7 @@ class TopicLog(ReadableTopic):
         self._set_fault(error)
         if self._segment is not None:
             # Nobody can wait for ever, and what was to be cut may lie on the disk for the next start to find.
-            self._segment.refuse_waiting(self._doubt(self._segment, error.message))
+            self._segment.refuse_waiting(doubt(self._segment, error.message))
         self._held.refuse(error)
 
     def _release_held(self) -> None:
@@ -311,9 +387,12 @@ class TopicLog(ReadableTopic):
                         if segment.failure is not None:
                             segment.refuse_waiting()
                         segment.close()
-                        await self._open_soon()
+                        if self.leads:
+                            await self._open_soon()
         finally:
             self._handing_off = None
+            if self._segment is None and not self.leads:
+                self._release_held()
 
     async def _drain(self, segment: Segment) -> list[steps.Effect]:
         await self._wait_idle(segment)
@@ -343,7 +422,7 @@ class TopicLog(ReadableTopic):
         if known is not None:
             return known  # by an earlier proposal, of which only the answer was lost
         try:
-            outcome = await self._storage.metadata.propose(self._seal_of(segment, end))
+            outcome = await self._storage.metadata.propose(make_seal(self._storage, self.state, segment, end))
         except IsterError as error:
             log.error("seal of %s failed: %s", segment.identity.key, error)
             return await self._propose_later()
@@ -356,24 +435,6 @@ class TopicLog(ReadableTopic):
         log.error("seal of %s was not applied: %s", segment.identity.key, outcome.detail)
         return await self._propose_later()
 
-    def _seal_of(self, segment: Segment, end: int) -> SealSegment:
-        node, now_us = self._storage.node_id, self._storage.clock.now_us()
-        producers = segment.producers
-        if segment.failure is not None:
-            producers = producers.without_records_past(end)
-        return SealSegment(
-            topic_uid=self.state.uid,
-            segment=self.state.open_segment.segment,
-            end_offset=end,
-            end_position=segment.committed_position,
-            next_leader=node,
-            next_replicas=[node],
-            producers=producers.expired(segment.last_append_time_us - PRODUCER_MEMORY_US).rows(),
-            last_append_time_us=segment.last_append_time_us,
-            sealed_by=node,
-            sealed_at_us=now_us,
-        )
-
     def _sealed_already(self, segment: Segment) -> list[steps.Effect] | None:
         """What follows if the chain has this segment as sealed (H1); None if it is the open one."""
         state = next((state for state in self.state.segments if state.uid == segment.identity.uid), None)
@@ -383,7 +444,7 @@ class TopicLog(ReadableTopic):
         end = segment.committed_end
         if state is not None and state.end_offset is not None:
             end = state.end_offset
-            log.warning("%s was sealed at %d by node %d", segment.identity.key, end, state.sealed_by)
+            log.warning("%s was sealed at %d by node %d", segment.identity.key, end, node_of(state.sealed_by))
         invariant(end >= segment.committed_end, f"{segment.identity.key} was sealed at {end}, below its end")
         return self._handoff.step(steps.SealApplied(end, self._storage.metadata.state.applied_index))
 
@@ -402,9 +463,13 @@ class TopicLog(ReadableTopic):
         self._stopping = True
         self._handoff.admits = False
         self._held.refuse(self._going())
+        if self._asking is not None:
+            self._asking.cancel()
         if self._handing_off is not None:
             await asyncio.wait([self._handing_off], timeout=2 * FAULT_RETRY_SECONDS)
         if self._opening is not None:
+            if not self._storage.may_lead.is_set():
+                self._opening.cancel()
             await asyncio.wait([self._opening])
         segment = self._segment
         if segment is not None:
@@ -412,7 +477,7 @@ class TopicLog(ReadableTopic):
             if segment.failure is None:
                 await self._checkpoint(segment)
             else:
-                segment.refuse_waiting(self._doubt(segment, self._going().message))
+                segment.refuse_waiting(doubt(segment, self._going().message))
             self._drop_segment()
         self._turn()
         self._wake_waiters()

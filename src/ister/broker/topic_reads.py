@@ -39,6 +39,21 @@ class ReadableTopic:
         self._fault: IsterError | None = None
         self._waiters: list[Callable[[], None]] = []
 
+    @property
+    def leads(self) -> bool:
+        """Whether the chain's open segment is this node's to append to."""
+        return self.state.open_segment.leader == self._storage.member
+
+    def holder(self, offset: int) -> SegmentState | None:
+        """The segment to ask another node for, if this one does not have it; None if it is to be read here.
+
+        What lies outside the chain is answered here: with an error that says what is there.
+        """
+        state = self.state.holding(offset)
+        if state is None or offset < self.state.start_offset or self._storage.member in state.replicas:
+            return None
+        return state
+
     async def ensure_open(self) -> Segment:
         """The chain's open segment, opened if need be; raises what prevents it."""
         raise NotImplementedError
@@ -138,8 +153,17 @@ class ReadableTopic:
         if wake in self._waiters:
             self._waiters.remove(wake)
 
+    def first_since(self, time_us: int) -> SegmentState:
+        """The segment in which the first record appended at or after a time is, or would be."""
+        for state in self.state.segments[:-1]:
+            if state.last_append_time_us >= time_us and state.end_offset != state.base_offset:
+                return state
+        return self.state.open_segment
+
     async def offset_at(self, time_us: int) -> int:
         """The first offset appended at or after a time; the end if there is none.
+
+        Asked of a node that has the segment in which that is (`first_since`).
 
         Others append and seal meanwhile. So every segment is looked through once it can no longer grow, and
         the open one up to an end that is taken together with where the search in it stops.
@@ -147,13 +171,13 @@ class ReadableTopic:
         passed_uid = 0  # uids grow along the chain: all up to this one have nothing so late
         while True:
             for state in list(self.state.segments):
-                if state.is_sealed and state.uid > passed_uid:
+                if state.is_sealed and state.uid > passed_uid and self._storage.member in state.replicas:
                     found = await self._sealed_offset_at(state, time_us)
                     if found is not None:
                         return found
                     passed_uid = state.uid
             segment = await self.ensure_open()
-            sealed = [state.uid for state in self.state.segments[:-1]]
+            sealed = [s.uid for s in self.state.segments[:-1] if self._storage.member in s.replicas]
             if not sealed or sealed[-1] <= passed_uid:
                 return await self._open_offset_at(segment, time_us)
 

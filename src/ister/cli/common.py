@@ -11,17 +11,34 @@ from ister.cli.terminal import DEFAULT_BOOTSTRAP, Terminal
 
 if TYPE_CHECKING:
     from ister.client.log import Log
+    from ister.protocol.messages import NodeAnswer
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 HELP_WIDTH: Final = 100
 
+QUICK: Final[dict[str, Any]] = {"connect_timeout_s": 3.0, "request_timeout_s": 3.0, "retry_deadline_s": 3.0}
+"""Options of `ister.connect` for a look at how things are now, which does not wait for them to get better."""
+
 
 class Whole(click.IntRange):
     """A number in a range; click would call one that is none `not a valid integer range`."""
 
     name = "whole number"
+
+
+def duration(text: str) -> int:
+    """The type of an option: `250ms`, `10s`, `5m`, as milliseconds."""
+    from ister.settings import NotAllowed, parse_duration
+
+    try:
+        found = parse_duration(text)
+    except NotAllowed as reason:
+        raise click.BadParameter(f"{text!r} {reason}") from reason
+    if found <= 0:
+        raise click.BadParameter(f"{text!r} is not above 0")
+    return found
 
 
 pass_terminal = click.make_pass_decorator(Terminal)
@@ -76,14 +93,24 @@ def parse_pairs(pairs: tuple[str, ...], option: str) -> dict[str, str]:
     return found
 
 
-def ask_broker(terminal: Terminal, work: Callable[[Log], Coroutine[Any, Any, T]]) -> T:
-    """Connect, do the work, close; the command's one way to a broker."""
+def counted(number: int, what: str) -> str:
+    """`1 node`, `2,000 nodes`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def said_of(answer: NodeAnswer) -> str:
+    """What the cluster said of one of its nodes; empty if it said nothing."""
+    return f"node {answer.node_id}: {answer.detail}" if answer.detail else ""
+
+
+def ask_broker(terminal: Terminal, work: Callable[[Log], Coroutine[Any, Any, T]], **options: Any) -> T:
+    """Connect, do the work, close; a command's way to a broker. `options` are those of `ister.connect`."""
     import asyncio
 
     import ister
 
     async def conversation() -> T:
-        async with ister.connect(terminal.bootstrap) as log:
+        async with ister.connect(terminal.bootstrap, **options) as log:
             return await work(log)
 
     return asyncio.run(conversation())

@@ -21,6 +21,7 @@ from ister.errors import (
     InvalidSetting,
     InvalidTopicName,
     IsterError,
+    NodeUnreachable,
     ObjectNotFound,
     OffsetOutOfRange,
     RequestTimeout,
@@ -37,7 +38,7 @@ INTERRUPTED: Final = 130
 
 EXIT_CODES: Final = {
     OK: "done",
-    FAILED: "the operation failed",
+    FAILED: "the operation failed; or `ister cluster health` found a problem",
     USAGE: "wrong usage: a command, option, name, setting or configuration",
     UNREACHABLE: "no broker could be reached, or it did not answer in time",
     NOT_FOUND: "not found: an unknown topic",
@@ -51,6 +52,7 @@ _BY_ERROR: Final[tuple[tuple[type[IsterError], int], ...]] = (
     (InvalidTopicName, USAGE),
     (ConnectionFailed, UNREACHABLE),
     (RequestTimeout, UNREACHABLE),
+    (NodeUnreachable, UNREACHABLE),
     (UnknownTopic, NOT_FOUND),
     (ObjectNotFound, NOT_FOUND),
     (OffsetOutOfRange, DATA_PROBLEM),
@@ -63,10 +65,14 @@ COMPLETE: Final = "_ISTER_COMPLETE"
 
 COMMANDS: Final = {
     "serve": LazyCommand("ister.cli.serve:serve", "Run a broker."),
+    "dev": LazyCommand("ister.cli.dev:dev", "Run a cluster on this machine, to try things out."),
     "put": LazyCommand("ister.cli.put:put", "Append records to a topic."),
     "get": LazyCommand("ister.cli.read:get", "Read records at an offset."),
     "tail": LazyCommand("ister.cli.read:tail", "Follow a topic, live, from any place."),
+    "shell": LazyCommand("ister.cli.shell:shell", "Talk the text protocol, line by line."),
     "topic": LazyCommand("ister.cli.topic:topic", "Create, list, describe, alter and delete topics."),
+    "cluster": LazyCommand("ister.cli.cluster:cluster", "Status, health and figures of the cluster."),
+    "node": LazyCommand("ister.cli.node:node", "List, add, remove and promote the nodes of a cluster."),
     "bench": LazyCommand("ister.cli.bench:bench", "Measure a broker beside the raw disk."),
 }
 
@@ -113,6 +119,8 @@ def cli() -> None:
       seq 1000 | ister put events --lines    append a thousand
       ister tail events --from start         read it all, then follow
       ister topic describe events            what is there
+      ister dev --nodes 3                    a cluster on this machine
+      ister cluster status                   how it is
     """
 
 

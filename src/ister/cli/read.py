@@ -11,13 +11,12 @@ import click
 
 from ister.cli.common import Whole, ask_broker, client_options, pass_terminal
 from ister.cli.terminal import Terminal
-from ister.errors import OffsetOutOfRange
+from ister.errors import CorruptSegment, OffsetOutOfRange
 
 if TYPE_CHECKING:
     from ister.cli.outflow import Outflow
     from ister.cli.records import Writer
     from ister.client.log import Log
-    from ister.protocol.messages import TopicDescription
 
 WRITE_BYTES: Final = 1 << 20
 
@@ -66,13 +65,13 @@ def get(terminal: Terminal, topic: str, offset: int, count: int, template: str |
     write = choose_writer(terminal, topic, template, raw)
 
     async def work(log: Log) -> int:
-        found = await log.describe_topic(topic)
-        if not found.start_offset <= offset < found.end_offset:
+        found = await find_bounds(log, topic)
+        if not found.start <= offset < found.end:
             raise OffsetOutOfRange(
-                f"{found.topic} has no record at offset {offset}: it holds {_held(found)}",
+                f"{found.topic} has no record at offset {offset}: it holds {found.held}",
                 hint="Read at an offset that is there; `ister tail` waits for new ones.",
             )
-        return await copy(terminal, log, topic, Span(offset, min(offset + count, found.end_offset)), write)
+        return await copy(terminal, log, topic, Span(offset, min(offset + count, found.end)), write)
 
     shown = ask_broker(terminal, work)
     if shown < count:
@@ -170,29 +169,48 @@ async def resolve(
     log: Log, topic: str, start: str | int | datetime, last: int | None, *, follow: bool
 ) -> Span:
     """Where to start and to end, as offsets. A start that is not there is the broker's to refuse."""
-    found = await log.describe_topic(topic)
-    end = None if follow else found.end_offset
+    found = await find_bounds(log, topic)
+    end = None if follow else found.end
     if last is not None:
-        return Span(max(found.start_offset, found.end_offset - last), end, follow)
+        return Span(max(found.start, found.end - last), end, follow)
     if isinstance(start, datetime):
         return Span(await log.offsets_at(topic, start), end, follow)
     if start == "earliest":
-        return Span(found.start_offset, end, follow)
+        return Span(found.start, end, follow)
     if start == "latest":
-        return Span(found.end_offset, end, follow)
+        return Span(found.end, end, follow)
     assert isinstance(start, int)
-    if start > found.end_offset or start < found.start_offset:
+    if start > found.end or start < found.start:
         raise OffsetOutOfRange(
-            f"{found.topic} has no offset {start}: it holds {_held(found)}",
+            f"{found.topic} has no offset {start}: it holds {found.held}",
             hint="Give an offset that is there, or start or end.",
         )
     return Span(start, end, follow)
 
 
-def _held(found: TopicDescription) -> str:
-    if found.start_offset == found.end_offset:
-        return f"no records, and the next one gets offset {found.end_offset}"
-    return f"{found.start_offset} to {found.end_offset - 1}"
+class Bounds(NamedTuple):
+    """Where a topic begins and ends."""
+
+    topic: str
+    start: int
+    end: int
+
+    @property
+    def held(self) -> str:
+        if self.start == self.end:
+            return f"no records, and the next one gets offset {self.end}"
+        return f"{self.start} to {self.end - 1}"
+
+
+async def find_bounds(log: Log, topic: str) -> Bounds:
+    """A description is what one node knows. Where the topic ends, only the node that leads it can say: if
+    that one cannot be asked, it is an error, and never an earlier end (promise 5)."""
+    found = await log.describe_topic(topic)
+    try:
+        end = await log.offsets_at(topic, "latest")
+    except CorruptSegment:
+        end = found.end_offset  # what lies before the damage is shown, and then comes its error
+    return Bounds(found.topic, found.start_offset, max(end, found.start_offset))
 
 
 async def copy(terminal: Terminal, log: Log, topic: str, span: Span, write: Writer) -> int:

@@ -1,4 +1,4 @@
-"""What commands return, and how it looks: the one place that renders output.
+"""What commands return, and how it looks: here, and in `render_cluster` for what is about a cluster.
 
 Each kind of result knows itself as JSON objects and as text. Text may change from version to version; the
 JSON keys are for scripts, and stay.
@@ -123,6 +123,7 @@ def segment_object(segment: SegmentDescription) -> dict[str, Any]:
         "state": segment.state,
         "first_append_time_us": segment.first_append_time_us,
         "last_append_time_us": segment.last_append_time_us,
+        "replicas": segment.replicas,
     }
 
 
@@ -143,12 +144,13 @@ def segments_table(segments: Sequence[SegmentDescription], paint: Paint) -> str:
             grouped(segment.end_offset - segment.base_offset),
             show_bytes(segment.bytes),
             str(segment.leader),
+            ", ".join(map(str, segment.replicas)) or "-",
             paint({"open": "green", "sealed": "dim"}.get(segment.state, "red"), segment.state),
         ]
         for segment in segments
     ]
-    headings = ["SEGMENT", "BASE", "END", "RECORDS", "BYTES", "LEADER", "STATE"]
-    return table(headings, ">>>>>><", rows, paint, indent="  ")
+    headings = ["SEGMENT", "BASE", "END", "RECORDS", "BYTES", "LEADER", "REPLICAS", "STATE"]
+    return table(headings, ">>>>>><<", rows, paint, indent="  ")
 
 
 def pairs(facts: Sequence[tuple[str, str]], paint: Paint) -> list[str]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from ister.cli.common import ask_broker, client_options, parse_pairs, pass_terminal
+from ister.cli.common import QUICK, ask_broker, client_options, counted, parse_pairs, pass_terminal
 from ister.cli.lazy import LazyGroup
 from ister.cli.terminal import Terminal
+from ister.errors import CorruptSegment, NodeUnreachable, NotLeader, RequestTimeout
 from ister.settings import TOPIC_SETTINGS, Spec, validate_settings
 
 if TYPE_CHECKING:
     from ister.cli.render import Done, TopicDetail, TopicListing
+    from ister.client.log import Log
+    from ister.protocol.messages import TopicDescription
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -149,15 +152,13 @@ def delete(terminal: Terminal, name: str, yes: bool, dry_run: bool) -> Done:
       ister topic delete scratch --dry-run
       ister topic delete scratch --yes --output json
     """
-    from ister.cli.render import Done, grouped, show_bytes
+    from ister.cli.render import Done
 
     can_ask = terminal.input_is_terminal and terminal.is_terminal and not terminal.wants_json
     if not (yes or dry_run or can_ask):
         raise click.UsageError(f"deleting topic {name!r} needs --yes where there is no terminal to ask on")
-    found = ask_broker(terminal, lambda log: log.describe_topic(name))
-    records = found.end_offset - found.start_offset
-    held = f"{grouped(records)} {'record' if records == 1 else 'records'}, {show_bytes(found.bytes)}"
-    entry = {"topic": found.topic, "uid": found.uid, "records": records, "bytes": found.bytes}
+    found, held = ask_broker(terminal, lambda log: what_goes(log, name), **QUICK)
+    entry = {"topic": found.topic, "uid": found.uid, "records": held.records, "bytes": held.size}
     if dry_run:
         return Done({**entry, "deleted": False}, f"would delete topic {found.topic} ({held})")
     if not yes and not click.confirm(f"Delete topic {found.topic} ({held}) for good?", err=True):
@@ -165,3 +166,29 @@ def delete(terminal: Terminal, name: str, yes: bool, dry_run: bool) -> Done:
         raise click.exceptions.Exit(1)
     ask_broker(terminal, lambda log: log.delete_topic(name))
     return Done({**entry, "deleted": True}, f"deleted topic {found.topic} ({held})")
+
+
+class Held(NamedTuple):
+    """How much a topic holds; None where the node that could say does not answer."""
+
+    records: int | None
+    size: int | None
+
+    def __str__(self) -> str:
+        from ister.cli.render import show_bytes
+
+        if self.records is None or self.size is None:
+            return "how much it holds is not known: the node that leads it does not answer"
+        return f"{counted(self.records, 'record')}, {show_bytes(self.size)}"
+
+
+async def what_goes(log: Log, name: str) -> tuple[TopicDescription, Held]:
+    """A description alone may be older than the topic: nobody should delete more than they were told."""
+    found = await log.describe_topic(name)
+    try:
+        end = await log.offsets_at(name, "latest")
+    except CorruptSegment:
+        end = found.end_offset
+    except (NodeUnreachable, RequestTimeout, NotLeader):
+        return found, Held(None, None)
+    return found, Held(end - found.start_offset, found.bytes)

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
+from ister.addresses import Address
 from ister.errors import BadRequest, ConnectionFailed, IsterError, RequestTimeout
 from ister.io.network import Network
 from ister.protocol.codec import (
@@ -39,14 +40,6 @@ _OWN_BUFFER_FROM: Final = 64 * 1024
 MAX_REQUESTS: Final = 1024
 _FIRST_IN_FLIGHT_BYTES: Final = 1024 * 1024
 """Until the broker has named its own limit."""
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Answer(NamedTuple):
@@ -260,6 +253,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _deliver(self, correlation: int, kind: int, header: bytes, payload: Bytes) -> None:
         pending = self._pending.pop(correlation, None)
+        if pending is None and correlation == 0 and kind:
+            self._dismissed(decode_failure(kind, header))
+            return
         if pending is None:
             raise BadRequest(f"an answer to request {correlation}, which is not open")
         sink, size, _ = pending
@@ -304,9 +300,16 @@ class Connection(asyncio.BufferedProtocol):
             sink.failed(self._lost())
         self._wake_room()
 
-    def _lost(self) -> ConnectionFailed:
+    def _dismissed(self, error: IsterError) -> None:
+        """The other side says why it closes: to one that it never greeted, as what it is; else what was asked
+        before is in doubt, as with any connection that breaks."""
+        message = f"{self.address} closed the connection: {error.message}"
+        kind = type(error) if self.hello is None else ConnectionFailed
+        self._break(kind(message, hint=error.hint))
+
+    def _lost(self) -> IsterError:
         # An own exception for each waiter: a traceback must not gather those of strangers.
-        return ConnectionFailed(self._error.message if self._error is not None else "not connected")
+        return self._error.again() if self._error is not None else ConnectionFailed("not connected")
 
     def greeted(self, hello: HelloAnswer) -> None:
         self.hello = hello

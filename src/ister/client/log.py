@@ -20,7 +20,7 @@ import msgspec
 
 from ister.client.connection import Answer
 from ister.client.producer import Producer, codec_named
-from ister.client.reader import Place, Reader, wire_place
+from ister.client.reader import Place, Reader, reading_key, wire_place
 from ister.client.retry import Retries
 from ister.client.routing import Routes
 from ister.client.sequencer import MAX_WINDOW, Sequencer
@@ -31,8 +31,10 @@ from ister.io.network import Network, TcpNetwork
 from ister.names import normalise_topic
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.messages import (
+    AddNode,
     AlterTopic,
     ClusterAnswer,
+    Control,
     CreateTopic,
     DeleteTopic,
     DescribeTopic,
@@ -41,6 +43,8 @@ from ister.protocol.messages import (
     ListOffsets,
     ListOffsetsAnswer,
     ListTopics,
+    NodeAnswer,
+    NodeRequest,
     StatsAnswer,
     TopicDescription,
     TopicList,
@@ -217,14 +221,16 @@ class Log:
         Without `follow` it stops at the end that the topic has when the reading begins; with it, it waits
         for more, up to `end` if that is given. `max_bytes` is about how much one fetch brings.
         """
+        name = normalise_topic(topic)
         return Reader(
             self.call,
-            normalise_topic(topic),
+            name,
             start=start,
             end=end,
             follow=follow,
             last=last,
             max_bytes=max_bytes,
+            served_by=lambda node_id: self._routes.learned(reading_key(name), node_id),
         )
 
     # Topics.
@@ -287,6 +293,34 @@ class Log:
     async def stats(self) -> StatsAnswer:
         answer = await self.call("asking for figures", Kind.STATS, encode_header(Empty()))
         return decode_header(StatsAnswer, answer.header)
+
+    # The cluster. Where an answer is lost these are sent again, and may then hear that it is done already.
+
+    async def transfer_leader(self, node_id: int = 0) -> NodeAnswer:
+        """Let another node lead the metadata: the one named, or the one that is most up to date."""
+        what = f"handing the metadata to node {node_id}" if node_id else "handing the metadata over"
+        return await self._administer(what, Kind.TRANSFER_LEADER, NodeRequest(node_id))
+
+    async def add_node(self, host: str, port: int) -> NodeAnswer:
+        """Invite the node that waits at this peer address; it joins as a learner."""
+        return await self._administer(f"adding the node at {host}:{port}", Kind.ADD_NODE, AddNode(host, port))
+
+    async def remove_node(self, node_id: int) -> NodeAnswer:
+        """Take a node out of the cluster; refused while it has records that nobody else has (R2)."""
+        return await self._administer(f"removing node {node_id}", Kind.REMOVE_NODE, NodeRequest(node_id))
+
+    async def promote_node(self, node_id: int) -> NodeAnswer:
+        """Make a voter of a learner that has caught up (R2)."""
+        return await self._administer(f"promoting node {node_id}", Kind.PROMOTE_NODE, NodeRequest(node_id))
+
+    async def control(self, action: str, secret: str, topic: str = "", count: int = 1) -> None:
+        """For tests: let the broker that is asked misbehave; refused unless it has `test_controls` on."""
+        header = encode_header(Control(secret, action, topic, count))
+        await self.call(f"the test control {action}", Kind.CONTROL, header)
+
+    async def _administer(self, what: str, kind: Kind, request: NodeRequest | AddNode) -> NodeAnswer:
+        answer = await self.call(what, kind, encode_header(request))
+        return decode_header(NodeAnswer, answer.header)
 
     async def _described(self, topic: str, answer: Answer) -> TopicDescription:
         if answer.header in (b"", _NO_ARRAY):

@@ -50,6 +50,8 @@ class Span(NamedTuple):
 
     start: int
     end: int | None
+    may_end_before: bool = False
+    """Whether nobody has looked if the topic reaches up to `end`."""
 
 
 class Chunk(NamedTuple):
@@ -58,6 +60,11 @@ class Chunk(NamedTuple):
     frames: list[Frame]
     first_offset: int
     end_offset: int
+
+
+def reading_key(topic: str) -> str:
+    """The way of reads of a topic, which may lead to another node than that of appends to it."""
+    return f"{topic}:read"  # a colon is in no topic's name
 
 
 def microseconds(moment: datetime) -> int:
@@ -93,7 +100,9 @@ class Reader:
         follow: bool,
         last: int | None,
         max_bytes: int,
+        served_by: Callable[[int], None] = lambda node_id: None,
     ) -> None:
+        """`served_by` is told which node had the records."""
         if last is not None and (last < 0 or start != "earliest"):
             raise BadRequest(
                 f"last={last} with start={start!r}", hint="Give either a start or last=N, N from 0."
@@ -110,6 +119,7 @@ class Reader:
         self._follow = follow
         self._last = last
         self._max_bytes = max_bytes
+        self._served_by = served_by
 
     def __aiter__(self) -> AsyncIterator[Record]:
         return self._records()
@@ -153,6 +163,9 @@ class Reader:
     async def _span(self) -> Span:
         """Where reading begins and ends. All places are asked for at once, but the broker looks for one after
         the other, and others append meanwhile: what is found after the end may lie behind it."""
+        if isinstance(self._start, int) and self._last is None and (self._follow or self._end is not None):
+            # Neither the end nor the node that leads need be known; what is sealed can be read without it.
+            return Span(self._start, self._end, may_end_before=True)
         places = [] if isinstance(self._start, int) else [wire_place(self._start)]
         try:
             earliest, latest, *found = await self._places(EARLIEST, LATEST, *places)
@@ -195,43 +208,47 @@ class Reader:
         offset, may_clip = span.start, True
         try:
             while span.end is None or offset < span.end:
-                chunk = await self._fetch(offset, span.end, may_clip)
+                chunk = await self._fetch(offset, span, may_clip)
                 if chunk is not None:
                     offset, may_clip = chunk.frames[-1].header.end_offset, False
                     await ready.put(chunk)
+                elif not self._follow:
+                    break
         except Exception as error:  # whatever it is, it belongs to whoever iterates
             await ready.put(error)
         else:
             await ready.put(None)
 
-    async def _fetch(self, offset: int, end: int | None, may_clip: bool) -> Chunk | None:
-        """One answer's frames; None if there was nothing yet."""
+    async def _fetch(self, offset: int, span: Span, may_clip: bool) -> Chunk | None:
+        """One answer's frames; None if there was nothing yet, or there is nothing more."""
         wait_ms = _LONG_POLL_MS if self._follow else 0
         began = asyncio.get_running_loop().time()
         answer = await self._call(
             f"reading {self.topic} at offset {offset}",
             Kind.FETCH,
             encode_header(Fetch(self.topic, offset, self._max_bytes, wait_ms)),
-            self.topic,
+            reading_key(self.topic),
             wait_s=wait_ms / 1000,
         )
+        told = decode_header(FetchAnswer, answer.header)
+        self._served_by(told.served_by)
         frames = frames_in(answer.payload, limit=max(DEFAULT_LIMIT, len(answer.payload)))
         if not frames:
-            await self._nothing(decode_header(FetchAnswer, answer.header), offset, began)
+            await self._nothing(told, offset, span, began)
             return None
-        stop = check_line(frames, self.topic, offset, may_clip)
+        stop, end = check_line(frames, self.topic, offset, may_clip), span.end
         if end is not None and stop > end:
             frames = [frame for frame in frames if frame.header.base_offset < end]
             stop = end
         return Chunk(frames, offset, stop)
 
-    async def _nothing(self, answer: FetchAnswer, offset: int, began: float) -> None:
-        """An empty answer is right only at the end of a topic that is followed."""
-        if offset < answer.end_offset or not self._follow:
+    async def _nothing(self, answer: FetchAnswer, offset: int, span: Span, began: float) -> None:
+        """An empty answer is right only at the end of a topic, and only if nobody saw records behind it."""
+        if offset < answer.end_offset or not (self._follow or span.may_end_before):
             raise CorruptSegment(
                 f"{self.topic} ends at {answer.end_offset}, but nothing was returned at offset {offset}"
             )
-        if asyncio.get_running_loop().time() - began < _TOO_SOON_S:
+        if self._follow and asyncio.get_running_loop().time() - began < _TOO_SOON_S:
             await asyncio.sleep(_TOO_SOON_S)  # a broker that does not wait as asked must not make us spin
 
 

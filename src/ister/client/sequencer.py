@@ -87,6 +87,7 @@ class Sequencer:
         self._last_error: IsterError | None = None
         self._recovery: asyncio.Task[None] | None = None
         self._waits_for_room = False
+        self._connection: Connection | None = None
         self._producer_id = 0
         self._sequence = 0
         self._take_identity()
@@ -145,9 +146,12 @@ class Sequencer:
         if self._sent >= len(queue):
             return
         connection = self._routes.ready(self.topic)
+        if connection is not self._connection and self._outstanding:
+            return  # what is under way on the old way ends first, else a later frame may arrive before it
         if connection is None:
             self._begin_recovery()
             return
+        self._connection = connection
         while self._sent < self.window and self._sent < len(queue) and not self._troubled:
             batch = queue[self._sent]
             if batch.answer is not None:
@@ -182,6 +186,8 @@ class Sequencer:
     def acknowledged(self, batch: Batch, answer: AppendAnswer) -> None:
         self._outstanding -= 1
         self._failures = 0
+        if answer.leader:
+            self._routes.learned(self.topic, answer.leader)
         self._settle(batch, answer, None)
         queue = self._queue
         while queue and queue[0].answer is not None:

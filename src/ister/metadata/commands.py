@@ -47,6 +47,7 @@ class CreateTopic(Command, frozen=True):
     name: str
     settings: TopicSettings
     leader: int
+    """A member: a node with its disk (I2)."""
     replicas: list[int]
     created_at_us: int
 
@@ -73,6 +74,9 @@ class SealSegment(Command, frozen=True):
     producers: list[ProducerRow]
     last_append_time_us: int
     sealed_by: int
+    starts: int
+    """Which start of `sealed_by` proposes this. A process that came back may append again to a segment that
+    its predecessor was about to seal: what is left of that proposal on the wire must not apply then."""
     sealed_at_us: int
     move: int = 0
     """The id of the move that this seal is for; 0 if for none."""
@@ -83,7 +87,7 @@ class OpenedSegment(Command, frozen=True):
 
     topic_uid: int
     segment: int
-    node: int
+    member: int
 
 
 class TrimTopic(Command, frozen=True):
@@ -91,6 +95,27 @@ class TrimTopic(Command, frozen=True):
 
     topic_uid: int
     start_offset: int
+
+
+class ClaimCursor(Command, frozen=True):
+    """A member takes over a topic's shared GET cursor: a compare-and-set on its epoch (S1, S5)."""
+
+    topic_uid: int
+    owner: int
+    epoch: int
+    """One more than the epoch that it is taken from."""
+
+
+class FlushCursors(Command, frozen=True):
+    """How far GET has come in the topics that one member owns; one command for all of them (S2).
+
+    Each row stands for itself: it applies if the owner and its epoch are the current ones, and never takes a
+    cursor back.
+    """
+
+    owner: int
+    rows: list[tuple[int, int, int]]
+    """Topic uid, epoch, the next offset (S4)."""
 
 
 AnyCommand = (
@@ -103,6 +128,8 @@ AnyCommand = (
     | SealSegment
     | OpenedSegment
     | TrimTopic
+    | ClaimCursor
+    | FlushCursors
 )
 
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyCommand)

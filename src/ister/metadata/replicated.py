@@ -1,24 +1,24 @@
-"""Metadata of a cluster: the commands of `ister.metadata` carried by Raft.
+"""Metadata of a cluster, be it of one node: the commands of `ister.metadata` carried by Raft.
 
 Any node may propose: on the metadata leader the command enters the log, elsewhere it travels to the leader
 and its outcome comes back, and the call returns once this node has applied it too. Nobody waits for ever:
 past a deadline the error says that no majority could be found. Every command is idempotent or a
 compare-and-set, so that one whose answer was lost is simply proposed again.
 
-The membership follows from the metadata: nodes announce themselves through Raft (`UpsertNode`), the leader
-brings the group in line with them, one change at a time: a node that is new, or new on its disk, comes as a
-learner (I2) and is promoted once it has caught up (R2); one that is gone leaves.
+A start has steps, in this order: `listen`, `join` (only a node that has no cluster yet), `open`, and
+`announce`, which tells the cluster of this start and of where clients find it (I2). Until the announcement
+was applied here, what this node knows may be older than its own last life: it must not lead anything.
 
-Where the others are is kept in a small file beside the log, as a hint for the next start: after a restart of
-all at once, the log alone cannot say how to reach those who would elect a leader.
+Who takes part is `ister.metadata.membership`'s business, where the others are `ister.metadata.known`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from random import Random
+from typing import TypeVar
 
 import msgspec
 
@@ -31,34 +31,51 @@ from ister.errors import (
     Overloaded,
     RequestTimeout,
 )
-from ister.io.disk import Disk, read_whole, write_whole
+from ister.io.disk import Disk
 from ister.io.network import Network
+from ister.metadata.changes import Change, Changes
 from ister.metadata.commands import (
     AnyCommand,
     FoundCluster,
     Outcome,
+    RemoveNode,
     Result,
     UpsertNode,
     decode_command,
     encode_command,
 )
+from ister.metadata.known import KnownNodes
+from ister.metadata.membership import Members
 from ister.metadata.state import ClusterState, NodeState
 from ister.metadata.store import Watcher
 from ister.peers import Peers
 from ister.protocol.codec import decode_header, encode_header
-from ister.protocol.peer import Join, JoinAnswer, NodeAddress, PeerHello, PeerKind, member_of, node_of
-from ister.raft import ChangeKind, MembershipChange, RaftConfig, RaftStatus, bootstrap_state
-from ister.raft.driver import RaftNode
+from ister.protocol.messages import Kind
+from ister.protocol.peer import AdminRequest, Invite, Join, NodeAddress, PeerHello, PeerKind, Removed, node_of
+from ister.raft import RaftConfig, RaftStatus, bootstrap_state
+from ister.raft.driver import SNAPSHOT_EVERY, TICK_SECONDS, RaftNode
 
 log = logging.getLogger("ister.metadata")
 
-ADDRESSES = "raft/addresses"
 PROPOSE_SECONDS = 10.0
 ATTEMPT_SECONDS = 2.0
-RECONCILE_SECONDS = 0.5
-MAX_VOTERS = 7
+HAND_OVER_SECONDS = 1.0
+REFUSED_SECONDS = 5.0
+_FIRST_PAUSE_SECONDS = 0.02
 
 _RETRIED = (NotLeader, ConnectionFailed, RequestTimeout, Overloaded)
+
+T = TypeVar("T")
+
+ServeOther = Callable[[int, bytes, bytes], Awaitable[bytes]]
+"""Answers what another part of the node is asked by its peers: kind, header, payload -> the answer."""
+
+
+Check = Callable[[RaftStatus], Awaitable[None]]
+
+
+async def _serve_nothing(kind: int, header: bytes, payload: bytes) -> bytes:
+    raise BadRequest(f"there is no peer request of kind {kind}")
 
 
 class ReplicatedMetadata:
@@ -74,99 +91,149 @@ class ReplicatedMetadata:
         starts: int,
         cluster_id: str,
         on_fatal: Callable[[IsterError], None],
-        on_restored: Callable[[], None] | None = None,
-        snapshot_every: int = 10_000,
+        on_restored: Callable[[], None] = lambda: None,
+        raft_config: RaftConfig | None = None,
+        tick_seconds: float = TICK_SECONDS,
+        snapshot_every: int = SNAPSHOT_EVERY,
     ) -> None:
         self.state = ClusterState()
+        self.changes = Changes()
         self.myself = myself
         self.cluster_id = cluster_id
-        self._disk = disk
-        self._starts = starts
+        self.starts = starts
+        self.announced = asyncio.Event()
+        """Set once this node knows what the cluster knew when it was started, and the cluster of it."""
+        self.serve_other: ServeOther = _serve_nothing
+        self.on_fatal = on_fatal
         self._random = random
-        self._on_fatal = on_fatal
         self._on_restored = on_restored
         self._watchers: list[Watcher] = []
-        self._tasks: list[asyncio.Task[None]] = []
-        self._known: list[NodeAddress] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._known = KnownNodes(disk)
+        self._is_open = False
+        self._refused_since: float | None = None
         self.peers = Peers(
             network,
-            lambda: PeerHello(self.cluster_id, self.myself, self._starts),
+            lambda: PeerHello(self.cluster_id, self.myself, self.starts),
             on_raft=self._on_raft,
             serve=self._serve,
             accepts=self._accepts,
+            on_refused=self._refused,
         )
         self.raft = RaftNode(
-            RaftConfig(node_id=myself.member),
+            raft_config or RaftConfig(node_id=myself.member),
             disk,
             _Machine(self),
             random=random,
             send=self.peers.send_raft,
             on_fatal=on_fatal,
             snapshot_every=snapshot_every,
+            tick_seconds=tick_seconds,
         )
+        self.members = Members(self)
+
+    @property
+    def member(self) -> int:
+        return self.myself.member
 
     # Starting and stopping.
 
-    async def open(self, *, found: bool = False, known: list[NodeAddress] | None = None) -> None:
-        """Take part. `found` makes a new cluster of this node alone; `known` are others to begin with."""
-        founding = bootstrap_state([self.myself.member]) if found else None
-        await self.raft.start(founding)
-        await self.peers.listen(self.myself.peer_host, self.myself.peer_port)
-        self._know(known if known is not None else await self._disk.run(self._load_addresses))
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._announce(found)), loop.create_task(self._reconcile())]
+    async def listen(
+        self, host: str, port: int, *, advertise_host: str = "", advertise_port: int = 0
+    ) -> None:
+        """Take calls of other nodes, and tell them to call there. A node alone does not."""
+        await self.peers.listen(host, port)
+        assert self.peers.listener is not None
+        self.myself = msgspec.structs.replace(
+            self.myself,
+            peer_host=advertise_host or host,
+            peer_port=advertise_port or self.peers.listener.address[1],
+        )
+
+    async def open(
+        self, *, found: bool = False, known: list[NodeAddress] | None = None, check: Check | None = None
+    ) -> None:
+        """Take part. `found` makes a new cluster of this node alone; `known` are others to begin with.
+
+        With neither, this node was there before, and its Raft state must be too (I2). `check` may refuse what
+        was loaded, before anything is added to it."""
+        hints = known if known is not None else await self._known.load()
+        is_new = found or known is not None
+        founding = bootstrap_state([self.member]) if found else None
+        await self.raft.start(founding, may_be_new=is_new, check=check)
+        self._is_open = True
+        self._know(hints)
+        self.refresh_links()
+        self._spawn(self.members.keep())
+        self._spawn(self.members.tell_those_who_left())
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.peers.stop()
-        await self.raft.stop()
+        if self._is_open:
+            await self.raft.stop()
 
-    async def _announce(self, found: bool) -> None:
-        """Tell the cluster of this start (I2); a directory that was copied is found out here."""
-        try:
-            if found:
-                await self.propose(FoundCluster(self.cluster_id), timeout=3600)
-            me = self.myself
-            outcome = await self.propose(
-                UpsertNode(
-                    me.node_id,
-                    me.disk_id,
-                    self._starts,
-                    me.peer_host,
-                    me.peer_port,
-                    me.client_host,
-                    me.client_port,
-                ),
-                timeout=3600,
-            )
+    async def hand_over(self) -> None:
+        """Before a stop: let another node lead the metadata, so that nobody has to wait for an election."""
+        if self._is_open and self.raft.is_leader and not self.is_sole_voter:
+            try:
+                async with asyncio.timeout(HAND_OVER_SECONDS):
+                    await self.members.administer(AdminRequest(Kind.TRANSFER_LEADER, 0))
+            except (IsterError, TimeoutError) as error:
+                log.info("the metadata's leadership was not handed over: %s", error)
+
+    def announce(self, client_host: str, client_port: int) -> None:
+        """Begin to tell the cluster of this start (I2), for as long as it takes; see `announced`."""
+        self.myself = msgspec.structs.replace(self.myself, client_host=client_host, client_port=client_port)
+        self._spawn(self._announce())
+
+    async def _announce(self) -> None:
+        while not self.announced.is_set():
+            try:
+                if not self.state.cluster_id:
+                    await self.propose(FoundCluster(self.cluster_id))
+                outcome = await self.propose(upsert_of(self.myself, self.starts))
+            except IsterError as error:
+                if self.raft.failure is not None:
+                    return
+                log.warning("this start could not be announced yet: %s", error)
+                continue
             if outcome.result is Result.REFUSED:
-                self._on_fatal(DataDirectoryError(outcome.detail))
-        except IsterError as error:
-            log.warning("this start was not announced: %s", error)
+                self.on_fatal(DataDirectoryError(outcome.detail))
+                return
 
-    def _load_addresses(self) -> list[NodeAddress]:
-        if not self._disk.exists(ADDRESSES):
-            return []
-        try:
-            return msgspec.msgpack.decode(read_whole(self._disk, ADDRESSES), type=list[NodeAddress])
-        except msgspec.DecodeError as error:
-            log.warning("the addresses of the other nodes cannot be read: %s", error)
-            return []
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Where the others are.
+
+    def refresh_links(self) -> None:
+        """Link to the nodes of the metadata; and to those that leave, for as long as they are members."""
+        if not self._is_open:
+            return
+        nodes, known = self.addresses(), self._known.nodes
+        listed = {node.member for node in nodes}
+        if self.announced.is_set():
+            membership = self.status().membership
+            known = [node for node in known if node.member in membership]
+        else:
+            # What is committed as far as this node knows may be older than the hint of its last life.
+            hints = {node.member: node for node in known}
+            nodes = [hints.get(node.member, node) for node in nodes]
+        self._know([*nodes, *(node for node in known if node.member not in listed)])
 
     def _know(self, nodes: list[NodeAddress]) -> None:
-        if nodes and nodes != self._known:
-            self._known = nodes
-            self.peers.know(nodes, self.myself.member)
-            self._tasks.append(asyncio.get_running_loop().create_task(self._save_addresses(nodes)))
+        if nodes and nodes != self._known.nodes:
+            self._known.nodes = nodes
+            self.peers.know(nodes, self.member)
+            self._spawn(self._known.save())
 
-    async def _save_addresses(self, nodes: list[NodeAddress]) -> None:
-        data = msgspec.msgpack.encode(nodes)
-        try:
-            await self._disk.run(lambda: write_whole(self._disk, ADDRESSES, data))
-        except OSError as error:
-            log.warning("the addresses of the other nodes were not saved: %s", error)
+    def addresses(self) -> list[NodeAddress]:
+        return [address_of(node) for node in self.state.nodes.values()]
 
     # The store.
 
@@ -175,42 +242,76 @@ class ReplicatedMetadata:
 
     async def propose(self, command: AnyCommand, timeout: float = PROPOSE_SECONDS) -> Outcome:
         data = encode_command(command)
+
+        async def attempt(seconds: float) -> Outcome:
+            outcome = await self._propose_once(data, seconds)
+            await self.raft.wait_applied(outcome.index, seconds)
+            return outcome
+
+        return await self._persist(attempt, timeout, "metadata could not be changed")
+
+    async def read_index(self, timeout: float = PROPOSE_SECONDS) -> None:
+        """Returns once this node's state has everything that was committed anywhere when it was called."""
+        await self._persist(self._read_once, timeout, "no metadata leader could be asked")
+
+    async def _persist(self, attempt: Callable[[float], Awaitable[T]], timeout: float, what: str) -> T:
+        """Try again after what may pass, until the deadline."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
+        pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
-                outcome = await self._propose_once(data, min(ATTEMPT_SECONDS, deadline - loop.time()))
-                await self.raft.wait_applied(outcome.index, max(0.0, deadline - loop.time()))
-                return outcome
+                return await attempt(max(0.01, min(ATTEMPT_SECONDS, deadline - loop.time())))
             except _RETRIED as error:
+                if self.raft.failure is not None:
+                    raise self.raft.failure.again() from error
                 if loop.time() >= deadline:
                     raise RequestTimeout(
-                        f"metadata could not be changed within {timeout:.0f} s: {error.message}",
+                        f"{what} within {timeout:.0f} s: {error.message}",
                         hint="The cluster may have no majority; ask `ister cluster status` on several nodes.",
                     ) from error
-                await asyncio.sleep(0.02 + 0.08 * self._random.random())
+                await asyncio.sleep(min(pause * (0.5 + self._random.random()), deadline - loop.time()))
+                pause = min(pause * 1.5, 0.1)
 
     async def _propose_once(self, data: bytes, timeout: float) -> Outcome:
         if self.raft.is_leader:
             outcome = await self.raft.propose(data, timeout)
             assert isinstance(outcome, Outcome)
             return outcome
-        leader = self.raft.leader
-        if not leader or leader == self.myself.member:
-            raise NotLeader("no metadata leader is known")
-        answer = await self.peers.request(leader, PeerKind.PROPOSE, b"", data, timeout=timeout)
-        return msgspec.msgpack.decode(answer.header, type=Outcome)
+        answer = await self.ask_leader(PeerKind.PROPOSE, b"", data, timeout=timeout)
+        return msgspec.msgpack.decode(answer, type=Outcome)
 
-    async def read_index(self, timeout: float = PROPOSE_SECONDS) -> None:
-        """Returns once this node's state has everything that was committed anywhere when it was called."""
+    async def _read_once(self, timeout: float) -> None:
         if self.raft.is_leader:
             await self.raft.read_index(timeout)
             return
+        answer = await self.ask_leader(PeerKind.READ_INDEX, b"", timeout=timeout)
+        await self.raft.wait_applied(int.from_bytes(answer, "little"), timeout)
+
+    async def ask_leader(
+        self, kind: PeerKind, header: bytes, payload: bytes = b"", *, timeout: float
+    ) -> bytes:
+        """One request to the metadata leader, which is another node."""
         leader = self.raft.leader
-        if not leader:
+        if not leader or leader == self.member:
             raise NotLeader("no metadata leader is known")
-        answer = await self.peers.request(leader, PeerKind.READ_INDEX, b"", timeout=timeout)
-        await self.raft.wait_applied(int.from_bytes(answer.header, "little"), timeout)
+        return (await self.peers.request(leader, kind, header, payload, timeout=timeout)).header
+
+    async def wait_applied(self, index: int, timeout: float) -> None:
+        """Returns once this node has applied up to `index` (H3)."""
+        await self.raft.wait_applied(index, timeout)
+
+    def is_alive(self, member: int) -> bool:
+        """Whether a node answers; this one always does."""
+        return member == self.member or self.peers.is_alive(member)
+
+    @property
+    def is_sole_voter(self) -> bool:
+        return self.raft.core.membership.voters == (self.member,)
+
+    @property
+    def is_alone(self) -> bool:
+        return self.raft.is_leader and self.is_sole_voter
 
     def status(self) -> RaftStatus:
         return self.raft.status()
@@ -218,123 +319,82 @@ class ReplicatedMetadata:
     # What comes from other nodes.
 
     def _accepts(self, hello: PeerHello) -> IsterError | None:
-        if hello.cluster_id not in ("", self.cluster_id):
+        if self.cluster_id and hello.cluster_id not in ("", self.cluster_id):
             return BadRequest(
                 f"a peer of cluster {hello.cluster_id} called, this is cluster {self.cluster_id}",
                 hint="Check the peer addresses: they lead to another cluster.",
             )
+        node = hello.node
+        # Where it was reached, not where the metadata has it: what is known here may be older than its move.
+        there = self.peers.where_alive(node.member)
+        if there is not None and there != (node.peer_host, node.peer_port):
+            return DataDirectoryError(
+                f"node {node.node_id} with disk {node.disk_id} is alive at {there[0]}:{there[1]}: the "
+                f"directory of the one at {node.peer_host}:{node.peer_port} is a copy",
+                hint="Never start two nodes from copies of one directory; give the new one an empty one.",
+            )
         return None
 
+    def _refused(self, error: DataDirectoryError) -> None:
+        """A node that moved is refused for as long as it is remembered where it was, a copy for good (I2)."""
+        now = asyncio.get_running_loop().time()
+        if self._refused_since is None:
+            self._refused_since = now
+        elif now - self._refused_since > REFUSED_SECONDS and not self.announced.is_set():
+            self.on_fatal(error.again())
+
     def _on_raft(self, sender: int, data: bytes) -> None:
+        if not self._is_open:
+            return
         try:
             self.raft.receive(data)
         except BadRequest as error:
             log.warning("node %d sent no Raft message: %s", node_of(sender), error)
 
     async def _serve(self, node: NodeAddress, kind: int, header: bytes, payload: bytes) -> bytes:
+        if kind == PeerKind.INVITE:
+            return self.members.invited(decode_header(Invite, header))
+        if not self._is_open:
+            raise NotLeader(f"node {self.myself.node_id} is not in a cluster yet")
         match kind:
             case PeerKind.PROPOSE:
-                outcome = await self.raft.propose(payload, ATTEMPT_SECONDS)
-                return msgspec.msgpack.encode(outcome)
+                return msgspec.msgpack.encode(await self.raft.propose(payload, ATTEMPT_SECONDS))
             case PeerKind.READ_INDEX:
                 await self.raft.read_index(ATTEMPT_SECONDS)
                 return self.state.applied_index.to_bytes(8, "little")
             case PeerKind.JOIN:
-                return encode_header(await self._let_in(decode_header(Join, header)))
-        raise BadRequest(f"there is no peer request of kind {kind}")
-
-    async def _let_in(self, join: Join) -> JoinAnswer:
-        node = join.node
-        known = self.state.nodes.get(node.node_id)
-        if known is not None and known.disk_id != node.disk_id and self._is_alive(known):
-            raise BadRequest(
-                f"node {node.node_id} is in the cluster already, on another disk, and is alive",
-                hint="Give the new node an id of its own with --node-id.",
-            )
-        outcome = await self.propose(
-            UpsertNode(
-                node.node_id,
-                node.disk_id,
-                join.starts,
-                node.peer_host,
-                node.peer_port,
-                node.client_host,
-                node.client_port,
-            )
-        )
-        if not outcome.ok:
-            raise BadRequest(f"node {node.node_id} may not join: {outcome.detail}")
-        others = [known for known in self._addresses() if known.node_id != self.myself.node_id]
-        return JoinAnswer(self.cluster_id, [self.myself, *others])
-
-    def _is_alive(self, node: NodeState) -> bool:
-        member = member_of(node.node_id, node.disk_id)
-        if member == self.myself.member:
-            return True
-        return any(peer.node == member and peer.recently_active for peer in self.status().peers)
-
-    def _addresses(self) -> list[NodeAddress]:
-        return [
-            NodeAddress(
-                node.node_id,
-                node.disk_id,
-                node.peer_host,
-                node.peer_port,
-                node.client_host,
-                node.client_port,
-            )
-            for node in self.state.nodes.values()
-        ]
+                return encode_header(await self.members.let_in(decode_header(Join, header)))
+            case PeerKind.ADMIN:
+                return encode_header(await self.members.administer(decode_header(AdminRequest, header)))
+            case PeerKind.REMOVED:
+                self.members.removed(decode_header(Removed, header).reason)
+                return b""
+        return await self.serve_other(kind, header, payload)
 
     # Applying.
 
     def applied(self, index: int, data: bytes) -> Outcome:
         command = decode_command(data)
         outcome = self.state.apply(index, command)
-        if isinstance(command, UpsertNode) and outcome.ok:
-            self._know(self._addresses())
+        if isinstance(command, UpsertNode | RemoveNode) and outcome.ok:
+            self._look_for_myself()
+            self.refresh_links()
+        self.changes.note(Change(index, command, outcome))
         for watcher in self._watchers:
             watcher(command, outcome)
         return outcome
 
     def restored(self, data: bytes) -> None:
         self.state = ClusterState.from_bytes(data)
-        if self._tasks:  # not while starting: `open` tells the rest
-            self._know(self._addresses())
-        if self._on_restored is not None:
-            self._on_restored()
+        self._look_for_myself()
+        self.refresh_links()
+        self.changes.restored(self.state.applied_index)
+        self._on_restored()
 
-    # The membership.
-
-    async def _reconcile(self) -> None:
-        """On the leader: make the group what the metadata says, a step at a time (R1, R2)."""
-        while True:
-            await asyncio.sleep(RECONCILE_SECONDS)
-            change = self._next_change() if self.raft.is_leader else None
-            if change is not None:
-                try:
-                    await self.raft.change_membership(change, ATTEMPT_SECONDS)
-                    log.info("%s of node %d", change.kind.value, node_of(change.node))
-                except IsterError as error:
-                    log.debug("membership: %s", error)
-
-    def _next_change(self) -> MembershipChange | None:
-        membership = self.status().membership
-        wanted = [member_of(node.node_id, node.disk_id) for node in self.state.nodes.values()]
-        if not wanted:
-            return None
-        for member in wanted:
-            if member not in membership:
-                return MembershipChange(ChangeKind.ADD_LEARNER, member)
-        for member in (*membership.learners, *membership.voters):
-            if member not in wanted:
-                return MembershipChange(ChangeKind.REMOVE, member)
-        if len(membership.voters) < MAX_VOTERS:
-            for peer in self.status().peers:
-                # One that does not answer would only make the quorum larger.
-                if peer.node in membership.learners and peer.recently_active and peer.match:
-                    return MembershipChange(ChangeKind.PROMOTE, peer.node)
-        return None
+    def _look_for_myself(self) -> None:
+        known = self.state.nodes.get(self.myself.node_id)
+        if known is not None and known == _node_of(self.myself, self.starts):
+            self.announced.set()
 
 
 class _Machine:
@@ -348,6 +408,7 @@ class _Machine:
 
     def skip(self, index: int) -> None:
         self._store.state.skip(index)
+        self._store.changes.passed(index)
 
     def to_bytes(self) -> bytes:
         return self._store.state.to_bytes()
@@ -356,10 +417,36 @@ class _Machine:
         self._store.restored(data)
 
 
-async def ask_to_join(
-    peers: Peers, host: str, port: int, myself: NodeAddress, starts: int, timeout: float
-) -> JoinAnswer:
-    """Ask a member to let this node in; raises a clear error if nobody there can."""
-    header = encode_header(Join(myself, starts))
-    _, answer = await peers.ask(host, port, PeerKind.JOIN, header, timeout=timeout)
-    return decode_header(JoinAnswer, answer.header)
+def upsert_of(node: NodeAddress, starts: int) -> UpsertNode:
+    return UpsertNode(
+        node.node_id,
+        node.disk_id,
+        starts,
+        node.peer_host,
+        node.peer_port,
+        node.client_host,
+        node.client_port,
+    )
+
+
+def _node_of(node: NodeAddress, starts: int) -> NodeState:
+    return NodeState(
+        node.node_id,
+        node.disk_id,
+        starts,
+        node.peer_host,
+        node.peer_port,
+        node.client_host,
+        node.client_port,
+    )
+
+
+def address_of(node: NodeState) -> NodeAddress:
+    return NodeAddress(
+        node.node_id,
+        node.disk_id,
+        node.peer_host,
+        node.peer_port,
+        node.client_host,
+        node.client_port,
+    )

@@ -19,8 +19,10 @@ from ister.errors import invariant
 from ister.metadata.commands import (
     AlterTopic,
     AnyCommand,
+    ClaimCursor,
     CreateTopic,
     DeleteTopic,
+    FlushCursors,
     FoundCluster,
     OpenedSegment,
     Outcome,
@@ -32,14 +34,18 @@ from ister.metadata.commands import (
 )
 from ister.names import wal_key
 from ister.protocol.messages import TopicSettings
+from ister.protocol.peer import identity_fault, member_of, node_of
 from ister.wal.producers import ProducerRow
 
 
-class SegmentState(msgspec.Struct, array_like=True):
+class SegmentState(msgspec.Struct, array_like=True, gc=False):
+    """Outside the garbage collector's sight: there are many, they are in no cycle, and it would be slow."""
+
     segment: int
     uid: int
     base_offset: int
     leader: int
+    """A member: a node with its disk. One that comes back on another disk is not it (I2)."""
     replicas: list[int]
     opened_at_us: int
     carried_producers: list[ProducerRow]
@@ -68,6 +74,10 @@ class NodeState(msgspec.Struct, array_like=True, frozen=True):
     client_host: str
     client_port: int
 
+    @property
+    def member(self) -> int:
+        return member_of(self.node_id, self.disk_id)
+
 
 class TopicState(msgspec.Struct, array_like=True):
     name: str
@@ -77,6 +87,11 @@ class TopicState(msgspec.Struct, array_like=True):
     segments: list[SegmentState]
     """Those not trimmed, in order; the last one is open."""
     start_offset: int = 0
+    get_owner: int = 0
+    """The member that hands out records to GET; 0 until the first GET (S5)."""
+    get_epoch: int = 0
+    get_offset: int = 0
+    """Where GET goes on after a crash of its owner: the next offset (S4)."""
 
     @property
     def open_segment(self) -> SegmentState:
@@ -103,6 +118,7 @@ class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
     cluster_id: str
     topics: list[TopicState]
     nodes: list[NodeState] = []
+    gone: list[int] = []
 
 
 class ClusterState:
@@ -112,18 +128,34 @@ class ClusterState:
         """Empty until the cluster was founded; then for ever the same."""
         self.topics: dict[str, TopicState] = {}
         self.nodes: dict[int, NodeState] = {}
+        self.gone: list[int] = []
+        """Members that were removed. They never come back; their nodes may, on another disk (I2)."""
         self._by_uid: dict[int, TopicState] = {}
+        self._led: dict[int, dict[int, str]] = {}
+        """By member: the keys of the open segments that it leads, by topic. Derived, for a quick answer."""
 
     def topic_by_uid(self, uid: int) -> TopicState | None:
         return self._by_uid.get(uid)
 
-    def led_by(self, node: int) -> list[tuple[TopicState, SegmentState]]:
-        """The open segments that a node leads, in the order of topics' creation."""
-        return [
-            (topic, topic.open_segment)
-            for topic in self._by_uid.values()
-            if topic.open_segment.leader == node
-        ]
+    def led_by(self, member: int) -> dict[int, str]:
+        """The keys of the open segments that a member leads, by topic uid."""
+        return self._led.get(member, {})
+
+    def is_active(self, member: int) -> bool:
+        """Whether a node is in the cluster on this very disk, and has said where clients find it."""
+        node = self.nodes.get(node_of(member))
+        return node is not None and node.member == member and node.client_port > 0
+
+    @property
+    def active_members(self) -> list[int]:
+        """All that may lead a segment, in the order of their numbers."""
+        return sorted(node.member for node in self.nodes.values() if node.client_port > 0)
+
+    def _note_open(self, topic: TopicState) -> None:
+        self._led.setdefault(topic.open_segment.leader, {})[topic.uid] = topic.key_of(topic.open_segment)
+
+    def _note_not_open(self, topic: TopicState) -> None:
+        self._led.get(topic.open_segment.leader, {}).pop(topic.uid, None)
 
     def apply(self, index: int, command: AnyCommand | None) -> Outcome:
         invariant(index == self.applied_index + 1, f"index {index} applied after {self.applied_index}")
@@ -137,6 +169,8 @@ class ClusterState:
                 return self._upsert_node(index, command)
             case RemoveNode():
                 return self._remove_node(index, command)
+            case FlushCursors():
+                return self._flush_cursors(index, command)
             case None:
                 return Outcome(Result.REFUSED, index, "this build does not know the command")
         topic = self._by_uid.get(command.topic_uid)
@@ -146,6 +180,7 @@ class ClusterState:
             case AlterTopic():
                 topic.settings = command.settings
             case DeleteTopic():
+                self._note_not_open(topic)
                 del self.topics[topic.name]
                 del self._by_uid[topic.uid]
             case SealSegment():
@@ -156,6 +191,8 @@ class ClusterState:
                 topic.open_segment.log_exists = True
             case TrimTopic():
                 return self._trim(index, topic, command)
+            case ClaimCursor():
+                return self._claim_cursor(index, topic, command)
         return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
 
     def _found(self, index: int, command: FoundCluster) -> Outcome:
@@ -165,21 +202,30 @@ class ClusterState:
         return Outcome(Result.APPLIED, index)
 
     def _upsert_node(self, index: int, command: UpsertNode) -> Outcome:
-        known = self.nodes.get(command.node_id)
         told = _node_state(command)
-        if (
-            known is not None
-            and known.disk_id == told.disk_id
-            and told.starts <= known.starts
-            and told != known
-        ):
-            detail = (
+        refused = identity_fault(told.node_id, told.disk_id) or self._why_not(told)
+        if refused:
+            return Outcome(Result.REFUSED, index, refused)
+        self.nodes[told.node_id] = told
+        return Outcome(Result.APPLIED, index)
+
+    def _why_not(self, told: NodeState) -> str:
+        """Why what a node says of itself does not hold (I2); empty if it does."""
+        known = self.nodes.get(told.node_id)
+        if told.member in self.gone:
+            return f"node {told.node_id} was removed from the cluster, and this disk with it"
+        if known is None:
+            return ""
+        if known.disk_id != told.disk_id:
+            # A new disk is let in first, and then says nothing of clients yet. One that comes back and
+            # announces itself must not push out the one that has its place.
+            return f"node {told.node_id} is in the cluster on another disk" if told.client_port else ""
+        if told.starts <= known.starts and told != known:
+            return (
                 f"node {told.node_id} says it was started {told.starts} times, {known.starts} are known: "
                 f"its directory is a copy of another one that is in use"
             )
-            return Outcome(Result.REFUSED, index, detail)
-        self.nodes[told.node_id] = told
-        return Outcome(Result.APPLIED, index)
+        return ""
 
     def _remove_node(self, index: int, command: RemoveNode) -> Outcome:
         """Refused while the node has what nobody else has (R2)."""
@@ -190,14 +236,14 @@ class ClusterState:
             return Outcome(Result.REFUSED, index, f"node {command.node_id} holds {where}")
         if len(self.nodes) == 1:
             return Outcome(Result.REFUSED, index, f"node {command.node_id} is the last one")
-        del self.nodes[command.node_id]
+        self.gone.append(self.nodes.pop(command.node_id).member)
         return Outcome(Result.APPLIED, index)
 
     def _holds(self, node_id: int) -> str:
         """A segment that is open at this node, or of which it has the last copy; empty if there is none."""
         for topic in self._by_uid.values():
             for segment in topic.segments:
-                in_it = node_id in segment.replicas
+                in_it = any(node_of(replica) == node_id for replica in segment.replicas)
                 if in_it and (not segment.is_sealed or len(segment.replicas) == 1):
                     return f"{'a copy of' if segment.is_sealed else 'the open'} {topic.key_of(segment)}"
         return ""
@@ -211,6 +257,9 @@ class ClusterState:
         existing = self.topics.get(command.name)
         if existing is not None:
             return Outcome(Result.EXISTS, index, f"topic {command.name} exists", existing.uid)
+        refused = self._inactive(command.leader, command.replicas)
+        if refused:
+            return Outcome(Result.REFUSED, index, refused)
         first = SegmentState(
             segment=1,
             uid=index,
@@ -223,7 +272,15 @@ class ClusterState:
         )
         topic = TopicState(command.name, index, command.settings, command.created_at_us, [first])
         self.topics[command.name] = self._by_uid[index] = topic
+        self._note_open(topic)
         return Outcome(Result.CREATED, index, topic_uid=index)
+
+    def _inactive(self, leader: int, replicas: list[int]) -> str:
+        """Why a segment may not be opened there; empty if it may (H1)."""
+        for member in (leader, *replicas):
+            if not self.is_active(member):
+                return f"node {node_of(member)} is not active on that disk"
+        return ""
 
     def _seal(self, index: int, topic: TopicState, command: SealSegment) -> Outcome:
         last = topic.open_segment
@@ -233,6 +290,17 @@ class ClusterState:
         if command.end_offset < last.base_offset:
             detail = f"end {command.end_offset} lies before the base {last.base_offset}"
             return Outcome(Result.REFUSED, index, detail, topic.uid)
+        proposer = self.nodes.get(node_of(command.sealed_by))
+        if proposer is None or proposer.member != command.sealed_by:
+            detail = f"node {node_of(command.sealed_by)} is not in the cluster on the disk that proposed this"
+            return Outcome(Result.REFUSED, index, detail, topic.uid)
+        if proposer.starts != command.starts:
+            detail = f"node {proposer.node_id} was started again after it proposed this"
+            return Outcome(Result.REFUSED, index, detail, topic.uid)
+        refused = self._inactive(command.next_leader, command.next_replicas)
+        if refused:
+            return Outcome(Result.REFUSED, index, refused, topic.uid)
+        self._note_not_open(topic)
         last.end_offset = command.end_offset
         last.end_position = command.end_position
         last.last_append_time_us = command.last_append_time_us
@@ -250,6 +318,7 @@ class ClusterState:
                 carried_append_time_us=command.last_append_time_us,
             )
         )
+        self._note_open(topic)
         return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
 
     def _trim(self, index: int, topic: TopicState, command: TrimTopic) -> Outcome:
@@ -265,12 +334,42 @@ class ClusterState:
         topic.start_offset = command.start_offset
         return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
 
+    def _claim_cursor(self, index: int, topic: TopicState, command: ClaimCursor) -> Outcome:
+        if command.epoch != topic.get_epoch + 1:
+            detail = f"the cursor of {topic.name} is in epoch {topic.get_epoch}, {command.epoch} was claimed"
+            return Outcome(Result.STALE, index, detail, topic.uid)
+        refused = self._inactive(command.owner, [])
+        if refused:
+            return Outcome(Result.REFUSED, index, refused, topic.uid)
+        topic.get_owner, topic.get_epoch = command.owner, command.epoch
+        return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
+
+    def _flush_cursors(self, index: int, command: FlushCursors) -> Outcome:
+        stale: list[int] = []
+        for uid, epoch, offset in command.rows:
+            topic = self._by_uid.get(uid)
+            if (
+                topic is None
+                or (topic.get_owner, topic.get_epoch) != (command.owner, epoch)
+                or offset < topic.get_offset
+            ):
+                stale.append(uid)
+            else:
+                topic.get_offset = offset
+        detail = f"not the owner's to move any more: topics {', '.join(map(str, stale))}" if stale else ""
+        result = Result.STALE if len(stale) == len(command.rows) else Result.APPLIED
+        return Outcome(result, index, detail)
+
     # Snapshots.
 
     def to_bytes(self) -> bytes:
         return msgspec.msgpack.encode(
             _Snapshot(
-                self.applied_index, self.cluster_id, list(self._by_uid.values()), list(self.nodes.values())
+                self.applied_index,
+                self.cluster_id,
+                list(self._by_uid.values()),
+                list(self.nodes.values()),
+                self.gone,
             )
         )
 
@@ -280,8 +379,10 @@ class ClusterState:
         snapshot = msgspec.msgpack.decode(data, type=_Snapshot)
         state.applied_index, state.cluster_id = snapshot.applied_index, snapshot.cluster_id
         state.nodes = {node.node_id: node for node in snapshot.nodes}
+        state.gone = list(snapshot.gone)
         for topic in snapshot.topics:
             state.topics[topic.name] = state._by_uid[topic.uid] = topic
+            state._note_open(topic)
         return state
 
 

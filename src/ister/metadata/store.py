@@ -1,7 +1,8 @@
-"""The interface behind which metadata is kept: one node's journal today, Raft in a cluster."""
+"""The interface behind which metadata is kept, as the broker's topics see it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -15,15 +16,44 @@ Watcher = Callable[[AnyCommand | None, Outcome], None]
 class MetadataStore(Protocol):
     @property
     def state(self) -> ClusterState:
-        """What has been applied here. To be read, never changed."""
+        """What has been applied here. To be read, never changed; another object after a snapshot came."""
+        ...
+
+    @property
+    def starts(self) -> int:
+        """Which start of this node this is (I2)."""
+        ...
+
+    @property
+    def announced(self) -> asyncio.Event:
+        """Set once this node knows all that was committed before its start, and the cluster knows of it.
+
+        Until then what is known here may be older than this node's last life: it must not append."""
+        ...
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this node decides by itself: then nothing can be in the way of a commit."""
         ...
 
     async def propose(self, command: AnyCommand) -> Outcome:
-        """Make the command durable and apply it; returns what came of it.
+        """Make the command durable and apply it; returns what came of it, once it is applied here.
 
         Raises a retriable `IsterError` when nobody can say whether it will be applied; every command is
         either idempotent or a compare-and-set, so proposing it again is safe.
         """
+        ...
+
+    async def read_index(self, timeout: float) -> None:
+        """Returns once this node's state has everything that was committed anywhere when it was called."""
+        ...
+
+    async def wait_applied(self, index: int, timeout: float) -> None:
+        """Returns once this node has applied up to `index` (H3)."""
+        ...
+
+    def is_alive(self, member: int) -> bool:
+        """Whether a node answers, as far as this one knows."""
         ...
 
     def watch(self, watcher: Watcher) -> None: ...

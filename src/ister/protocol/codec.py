@@ -13,6 +13,7 @@ import msgspec
 
 from ister.errors import BadRequest, IsterError, UnsupportedVersion, from_wire
 from ister.protocol.messages import PREAMBLE_MAGIC, PROTOCOL_VERSION, Failure
+from ister.protocol.peer import PEER_MAGIC
 
 Bytes = bytes | bytearray | memoryview
 
@@ -32,6 +33,8 @@ MAX_ANSWER_BYTES: Final = MAX_MESSAGE_BYTES + MAX_HEADER_BYTES + PREFIX_SIZE
 
 APPEND_ANSWER: Final = struct.Struct("<Qq")
 _APPENDED = struct.Struct("<IIHHQq")
+_APPENDED_ELSEWHERE = struct.Struct("<IIHHQqQ")
+_LEADER = struct.Struct("<Q")
 _PREAMBLE = struct.Struct("<4sHH")
 PREAMBLE_SIZE: Final = _PREAMBLE.size
 
@@ -45,6 +48,8 @@ class AppendAnswer(NamedTuple):
 
     base_offset: int
     append_time_us: int
+    leader: int = 0
+    """Another node took it: the one to send the next frame to. 0 if the node that answers took it itself."""
 
 
 def encode_preamble() -> bytes:
@@ -54,6 +59,12 @@ def encode_preamble() -> bytes:
 def choose_version(preamble: Bytes) -> int:
     """The version to speak with a client that opened with this; raises `UnsupportedVersion`."""
     magic, lowest, highest = _PREAMBLE.unpack_from(preamble)
+    if magic == PEER_MAGIC:
+        raise BadRequest(
+            "this is the port for clients, and a broker has called",
+            hint="Give --join the broker's peer port, which is 6001 unless it was set; "
+            "`ister cluster status` shows every node's.",
+        )
     if magic != PREAMBLE_MAGIC:
         raise BadRequest(f"a connection that opens with {bytes(magic)!r} does not speak this protocol")
     if not lowest <= PROTOCOL_VERSION <= highest:
@@ -80,13 +91,18 @@ def encode_message(correlation: int, kind: int, header: bytes, payload_size: int
     return PREFIX.pack(size, correlation, kind, len(header)) + header
 
 
-def encode_appended(correlation: int, base_offset: int, append_time_us: int) -> bytes:
+def encode_appended(correlation: int, base_offset: int, append_time_us: int, leader: int = 0) -> bytes:
+    if leader:
+        size = PREFIX_SIZE - SIZE_FIELD + 24
+        return _APPENDED_ELSEWHERE.pack(size, correlation, 0, 24, base_offset, append_time_us, leader)
     return _APPENDED.pack(PREFIX_SIZE - SIZE_FIELD + 16, correlation, 0, 16, base_offset, append_time_us)
 
 
 def decode_appended(header: Bytes) -> AppendAnswer:
     """From at least `APPEND_ANSWER.size` bytes; what a later version adds behind them is passed over."""
-    return AppendAnswer._make(APPEND_ANSWER.unpack_from(header))
+    base_offset, append_time_us = APPEND_ANSWER.unpack_from(header)
+    leader = _LEADER.unpack_from(header, 16)[0] if len(header) >= 24 else 0
+    return AppendAnswer(base_offset, append_time_us, leader)
 
 
 def encode_failure(correlation: int, error: IsterError) -> bytes:

@@ -26,6 +26,11 @@ class Kind(IntEnum):
     ALTER_TOPIC = 9
     CLUSTER = 10
     STATS = 11
+    TRANSFER_LEADER = 12
+    ADD_NODE = 13
+    REMOVE_NODE = 14
+    PROMOTE_NODE = 15
+    CONTROL = 16
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True):
@@ -61,6 +66,10 @@ class Append(Message, frozen=True):
     """Payload: one frame. The answer's header is `AppendAnswer` in its fixed layout (`codec`)."""
 
     topic: str
+    min_index: int = 0
+    """From a node that passes it on: the receiver applies metadata up to here before it answers (H3).
+
+    So no two nodes can send it to each other for ever: who passes it on again knows of a later handoff."""
 
 
 class Fetch(Message, frozen=True):
@@ -70,6 +79,9 @@ class Fetch(Message, frozen=True):
     """About how many bytes of frames to return; at least one whole frame comes, however large."""
     wait_ms: int = 0
     """How long to wait if `offset` is the end and nothing is there yet."""
+    min_index: int = 0
+    only_wait: bool = False
+    """From a node that passes it on: answer without a payload, once there is one or the wait is over."""
 
 
 class FetchAnswer(Message, frozen=True):
@@ -78,13 +90,16 @@ class FetchAnswer(Message, frozen=True):
     start_offset: int
     """The topic's first available offset."""
     end_offset: int
-    """The topic's end: the offset that the next record will get."""
+    """The topic's end, as far as the node that answers knows: the offset that the next record will get."""
+    served_by: int = 0
+    """The node that has the records: the one to ask next. 0 if nobody knows."""
 
 
 class ListOffsets(Message, frozen=True):
     topic: str
     at: list[int]
     """`EARLIEST`, `LATEST`, or a time in microseconds: the first record appended at or after it."""
+    min_index: int = 0
 
 
 class ListOffsetsAnswer(Message, frozen=True):
@@ -130,10 +145,13 @@ class DeleteTopic(Message, frozen=True):
 
 class ListTopics(Message, frozen=True):
     prefix: str = ""
+    own_only: bool = False
+    """From another node that gathers: only topics whose open segment the asked node leads."""
 
 
 class DescribeTopic(Message, frozen=True):
     topic: str
+    min_index: int = 0
 
 
 class SegmentDescription(Message, frozen=True):
@@ -148,6 +166,8 @@ class SegmentDescription(Message, frozen=True):
     last_append_time_us: int
     state: str
     """`open`, `sealed`, or what is wrong with it."""
+    replicas: list[int] = []
+    """The nodes that have its data."""
 
 
 class TopicDescription(Message, frozen=True):
@@ -174,11 +194,74 @@ class ClusterNode(Message, frozen=True):
     node_id: int
     client_host: str
     client_port: int
+    peer_host: str = ""
+    peer_port: int = 0
+    role: str = "voter"
+    """`leader`, `voter` or `learner` of the metadata; `joining` until it is one of them."""
+    alive: bool = True
+    """Whether the node that answers hears from it."""
+    disk_id: str = ""
+    starts: int = 0
+    behind: int = 0
+    """How many metadata entries it lacks, if the node that answers leads the metadata; else 0."""
+    open_segments: int = 0
+    """Topics whose open segment it leads."""
+    segments: int = 0
+    """Segments that it has the data of."""
+
+
+class Problem(Message, frozen=True):
+    """Something that a person should know or do."""
+
+    code: str
+    what: str
+    action: str
+    """The command or step that mends it."""
 
 
 class ClusterAnswer(Message, frozen=True):
     cluster_id: str
     nodes: list[ClusterNode]
+    answered_by: int = 0
+    leader: int = 0
+    """The node that leads the metadata; 0 if none is known."""
+    term: int = 0
+    commit_index: int = 0
+    applied_index: int = 0
+    snapshot_index: int = 0
+    topics: int = 0
+    segments: int = 0
+    is_current: bool = True
+    """False: the metadata leader could not be asked, this is the answering node's own view."""
+    problems: list[Problem] = []
+
+
+class NodeRequest(Message, frozen=True):
+    """Of `REMOVE_NODE`, `PROMOTE_NODE`, and `TRANSFER_LEADER`, where 0 leaves the choice to the leader."""
+
+    node_id: int
+
+
+class AddNode(Message, frozen=True):
+    """Invite the node that waits at this peer address; it joins as a learner."""
+
+    peer_host: str
+    peer_port: int
+
+
+class NodeAnswer(Message, frozen=True):
+    node_id: int
+    detail: str = ""
+
+
+class Control(Message, frozen=True):
+    """For tests: off unless `test_controls` is on, then only from loopback and with the cluster's secret."""
+
+    secret: str
+    action: str
+    """`revoke-leases`, `sync-leases`, `monitor-error`, `forward-error`."""
+    topic: str = ""
+    count: int = 1
 
 
 class StatsAnswer(Message, frozen=True):

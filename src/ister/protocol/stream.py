@@ -20,7 +20,8 @@ class MessageStream(asyncio.BufferedProtocol):
     """One connection. `preamble` is what the other side sends first, if it does; checked by the subclass."""
 
     def __init__(self, max_bytes: int, preamble_size: int = 0) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
+        """The largest message that is taken; a subclass may change it when it knows who is there."""
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._preamble_size = preamble_size
         self._buffer = bytearray(_READ_BYTES)
@@ -29,6 +30,7 @@ class MessageStream(asyncio.BufferedProtocol):
         self._flush_due = False
         self.is_congested = False
         self.is_closed = False
+        self._is_closing = False
         self.peer = "?"
 
     # For the subclass to say.
@@ -68,9 +70,21 @@ class MessageStream(asyncio.BufferedProtocol):
             self._transport.write(b"".join(out))
 
     def close(self) -> None:
+        """What was sent still leaves; what came and was not looked at is dropped."""
         if not self.is_closed and self._transport is not None:
+            self._is_closing = True
             self._flush()
             self._transport.close()
+
+    # Reading.
+
+    def pause_reading(self) -> None:
+        if not self.is_closed and not self._is_closing:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self.is_closed and not self._is_closing:
+            self._transport.resume_reading()
 
     # asyncio's side.
 
@@ -99,6 +113,8 @@ class MessageStream(asyncio.BufferedProtocol):
         return memoryview(self._buffer)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._is_closing:
+            return
         self._filled += nbytes
         try:
             self._deliver()
@@ -113,11 +129,11 @@ class MessageStream(asyncio.BufferedProtocol):
                 return
             position, self._preamble_size = self._preamble_size, 0
             self.preamble(bytes(self._buffer[:position]))
-        while not self.is_closed and self._filled - position >= PREFIX_SIZE:
+        while not self._is_closing and self._filled - position >= PREFIX_SIZE:
             size, correlation, kind, header_size = PREFIX.unpack_from(self._buffer, position)
             total = size + SIZE_FIELD
-            if total > self._max_bytes:
-                raise MessageTooLarge(f"a message of {total} bytes from {self.peer}, over {self._max_bytes}")
+            if total > self.max_bytes:
+                raise MessageTooLarge(f"a message of {total} bytes from {self.peer}, over {self.max_bytes}")
             if total < PREFIX_SIZE + header_size:
                 raise BadRequest(
                     f"a message of {total} bytes with a header of {header_size} from {self.peer}"

@@ -1,29 +1,44 @@
 """The Raft core at work: its messages on the wire, its log on the disk, its entries applied.
 
-One task writes: it takes every Ready that has come up since, appends and syncs them in a worker thread, and
-only then reports them durable and lets the messages go that promise it (R1). While it syncs, the next ones
-gather: group commit, as everywhere in this house. Everything else happens on the event loop, at once.
+One task writes: it takes every Ready that has come up since, appends them to the journal, syncs it in a
+worker thread, and only then reports them durable and lets the messages go that promise it (R1). While it
+syncs, the next ones gather: group commit, as everywhere in this house. Everything else happens on the event
+loop: what is proposed or received in one turn of it makes one Ready, in the next.
 
-Fault model: the core's and the storage's. A failed write or sync, a broken invariant, an entry that cannot be
-applied: each stops the node through `on_fatal`; nothing here goes on after it (P1).
+A snapshot is the state at one index: it is encoded in one go. Its file is written while the journal goes on;
+only putting it in place of the last one, and starting the shorter journal behind it, take the writer's turn.
+
+Fault model: the core's and the storage's. A failed write or sync of the journal, a broken invariant, an entry
+that cannot be applied: each stops the node through `on_fatal`; nothing here goes on after it (P1). A snapshot
+that cannot be written, on a full disk perhaps, is tried again later: the journal has all that it would have.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
-from ister.errors import IsterError, NotLeader, Overloaded, RequestTimeout, StorageFailed
+from ister.errors import (
+    InvariantBroken,
+    IsterError,
+    NotLeader,
+    Overloaded,
+    RequestTimeout,
+    ShuttingDown,
+    StorageFailed,
+)
 from ister.io.disk import Disk
+from ister.metrics import Counter
 from ister.raft.config import RaftConfig
 from ister.raft.core import RaftCore, RaftStatus
-from ister.raft.durable import DurableStorage
+from ister.raft.durable import STOPS_HINT, DurableStorage, WrittenSnapshot
 from ister.raft.membership import MembershipChange
-from ister.raft.messages import AnyMessage, Entry, EntryKind, decode_message, encode_message
+from ister.raft.messages import AnyMessage, Entry, EntryKind, SnapshotMetadata, decode_message, encode_message
 from ister.raft.ready import Accepted, Ready, Refusal, Refused, Role, SoftState
 from ister.raft.storage import SnapshotHandle, StoredState
 
@@ -76,6 +91,7 @@ class RaftNode:
         self.storage = DurableStorage(disk)
         self.core: RaftCore
         self.leader_changes = 0
+        self.proposals = Counter("raft_proposals_total", "Metadata commands proposed at this node as leader.")
         self._config = config
         self._disk = disk
         self._machine = machine
@@ -89,35 +105,68 @@ class RaftNode:
         self._reads: list[tuple[int, asyncio.Future[None]]] = []
         self._applied_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._queue: list[Ready] = []
+        self._pump_is_due = False
         self._work = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._snapshot_task: asyncio.Task[None] | None = None
+        self._written_snapshot: WrittenSnapshot | None = None
+        self._next_snapshot_try = 0
+        self._ticker: asyncio.Task[None] | None = None
+        self._writer: asyncio.Task[None] | None = None
+        self.failure: IsterError | None = None
+        """Why nothing is served here any more; from then on no call waits for anything."""
         self._stopped = False
         self._soft = SoftState(Role.FOLLOWER, 0, 0)
 
     # Starting and stopping.
 
-    async def start(self, bootstrap: StoredState | None = None) -> None:
-        """Load and begin to take part. `bootstrap` makes an empty disk that of a founding member (I1)."""
-        stored = await self._disk.run(self.storage.load)
-        if bootstrap is not None:
+    async def start(
+        self,
+        bootstrap: StoredState | None = None,
+        *,
+        may_be_new: bool = True,
+        check: Callable[[RaftStatus], Awaitable[None]] | None = None,
+    ) -> None:
+        """Load and begin to take part. `bootstrap` makes an empty disk that of a founding member (I1).
+
+        An empty disk of a node that is not new is an error: it has forgotten its votes (I2). `check` sees
+        what was loaded before anything is added to it; if it raises, nothing is."""
+        try:
+            await self._load(bootstrap, may_be_new)
+            if check is not None:
+                await check(self.core.status())
+        except BaseException:
+            await self._disk.run(self.storage.close)
+            raise
+        loop = asyncio.get_running_loop()
+        self._ticker, self._writer = loop.create_task(self._tick()), loop.create_task(self._write())
+        if self.core.membership.voters == (self._config.node_id,):
+            self.core.campaign()  # nobody else to wait for
+        self._pump()
+
+    async def _load(self, bootstrap: StoredState | None, may_be_new: bool) -> None:
+        stored = await self._disk.run(lambda: self.storage.load(may_be_new=may_be_new))
+        if bootstrap is not None and self.storage.is_empty:
             await self._disk.run(lambda: self.storage.seed(bootstrap))
             stored = bootstrap
         if stored.snapshot is not None:
             self._machine.restore(stored.snapshot.read(0, stored.snapshot.size))
         self.core = RaftCore(self._config, stored, self._random)
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._tick()), loop.create_task(self._write())]
-        self._pump()
 
     async def stop(self) -> None:
-        self._halt(IsterError("the node is stopping"))
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Ends what is being written; a file must not be closed under a thread that writes it."""
+        if not self._stopped:
+            self._halt(ShuttingDown("the node is stopping"))
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._work.set()
+        tasks = [task for task in (self._ticker, self._writer, self._snapshot_task) if task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._written_snapshot is not None:
+            self._written_snapshot.file.close()
         await self._disk.run(self.storage.close)
 
     def _halt(self, error: IsterError) -> None:
-        self._stopped = True
+        self._stopped, self.failure = True, error.again()
         waiting = [entry.future for entry in self._proposals.values()]
         waiting += [future for _, future in (*self._reads, *self._applied_waiters)]
         self._proposals.clear()
@@ -125,7 +174,7 @@ class RaftNode:
         self._applied_waiters.clear()
         for future in waiting:
             if not future.done():
-                future.set_exception(NotLeader(f"metadata is not served here any more: {error.message}"))
+                future.set_exception(_over(error))
 
     def _fail(self, error: IsterError) -> None:
         if not self._stopped:
@@ -136,51 +185,62 @@ class RaftNode:
 
     @property
     def is_leader(self) -> bool:
-        return self._soft.role is Role.LEADER
+        return self._soft.role is Role.LEADER and not self._stopped
 
     @property
     def leader(self) -> int:
         """Who leads, as far as this node knows; 0 if it does not."""
-        return self._soft.leader
+        return 0 if self._stopped else self._soft.leader
 
     def status(self) -> RaftStatus:
         return self.core.status()
 
     def receive(self, data: bytes) -> None:
-        """A message from a peer."""
+        """A message from a peer; raises if it is none."""
         if not self._stopped:
-            self.core.step(decode_message(data))
-            self._pump()
+            message = decode_message(data)
+            with self._fatal_if_it_fails():
+                self.core.step(message)
+            self._pump_soon()
 
     async def propose(self, data: bytes, timeout: float) -> Any:
         """Commit and apply; returns the machine's result. Only on the leader; raises `NotLeader` else."""
+        self._check()
+        self.proposals.add()
         return await self._await_entry(self._accepted(self.core.propose(data)), timeout)
 
     async def change_membership(self, change: MembershipChange, timeout: float) -> None:
+        self._check()
         await self._await_entry(self._accepted(self.core.propose_membership(change)), timeout)
 
     def transfer_leadership(self, to: int) -> None:
         refused = self.core.transfer_leadership(to)
         if refused is not None:
             raise self._refusal(refused)
-        self._pump()
+        self._pump_soon()
 
     async def read_index(self, timeout: float) -> None:
         """Returns once this leader's state has everything that was committed when it was called."""
+        self._check()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         refused = self.core.read_index(future)
         if refused is not None:
             raise self._refusal(refused)
-        self._pump()
+        self._pump_soon()
         await self._with_timeout(future, timeout, "confirming leadership")
 
     async def wait_applied(self, index: int, timeout: float) -> None:
         """Returns once this node has applied up to `index` (H3)."""
         if self.core.applied_index >= index:
             return
+        self._check()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._applied_waiters.append((index, future))
         await self._with_timeout(future, timeout, f"applying metadata up to index {index}")
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise _over(self.failure)
 
     def _accepted(self, answer: Accepted | Refused) -> Accepted:
         if isinstance(answer, Refused):
@@ -195,7 +255,7 @@ class RaftNode:
     async def _await_entry(self, accepted: Accepted, timeout: float) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._proposals[accepted.index] = _Waiting(accepted.term, future)
-        self._pump()
+        self._pump_soon()
         try:
             return await self._with_timeout(future, timeout, f"committing index {accepted.index}")
         finally:
@@ -204,14 +264,11 @@ class RaftNode:
                 del self._proposals[accepted.index]
 
     async def _with_timeout(self, future: asyncio.Future[Any], timeout: float, what: str) -> Any:
+        timer = asyncio.get_running_loop().call_later(timeout, _expire, future, timeout, what)
         try:
-            async with asyncio.timeout(timeout):
-                return await future
-        except TimeoutError as error:
-            raise RequestTimeout(
-                f"{what} took longer than {timeout:.1f} s",
-                hint="The cluster may have no majority. `ister cluster status` on several nodes tells.",
-            ) from error
+            return await future
+        finally:
+            timer.cancel()
 
     # The loop's side.
 
@@ -219,16 +276,35 @@ class RaftNode:
         while True:
             await asyncio.sleep(self._tick_seconds)
             if not self._stopped:
-                self.core.tick()
+                with self._fatal_if_it_fails():
+                    self.core.tick()
                 self._pump()
+
+    def _pump_soon(self) -> None:
+        """In the next turn of the loop, for all that comes in this one: one message, one write."""
+        if not self._pump_is_due:
+            self._pump_is_due = True
+            asyncio.get_running_loop().call_soon(self._pump)
 
     def _pump(self) -> None:
         """Do all that can be done at once, and leave the writing to the writer."""
-        try:
+        self._pump_is_due = False
+        with self._fatal_if_it_fails():
             while not self._stopped and (ready := self.core.ready()) is not None:
                 self._carry_out(ready)
+
+    @contextmanager
+    def _fatal_if_it_fails(self) -> Iterator[None]:
+        """The core or the state machine raises only where going on would break a promise."""
+        try:
+            yield
         except IsterError as error:
             self._fail(error)
+        except OSError as error:
+            self._fail(StorageFailed(f"the metadata cannot be read or written: {error}", hint=STOPS_HINT))
+        except Exception as error:  # a defect; a node that goes on half must not look alive
+            log.exception("the metadata node stops")
+            self._fail(InvariantBroken(f"metadata: {type(error).__name__}: {error}"))
 
     def _carry_out(self, ready: Ready) -> None:
         if ready.soft_state is not None:
@@ -288,19 +364,20 @@ class RaftNode:
     # The writer's side.
 
     async def _write(self) -> None:
-        try:
-            while True:
+        with self._fatal_if_it_fails():
+            while not self._stopped:
                 await self._work.wait()
                 self._work.clear()
                 queue, self._queue = self._queue, []
                 if queue:
                     await self._write_all(queue)
-                if self._snapshot_is_due():
-                    await self._take_snapshot()
-        except IsterError as error:
-            self._fail(error)
-        except OSError as error:
-            self._fail(StorageFailed(f"metadata cannot be written: {error}"))
+                if self._stopped:
+                    return
+                written, self._written_snapshot = self._written_snapshot, None
+                if written is not None:
+                    await self._adopt_snapshot(written)
+                elif self._snapshot_task is None and self._snapshot_is_due():
+                    self._take_snapshot()
 
     async def _write_all(self, queue: list[Ready]) -> None:
         handles: list[SnapshotHandle] = []
@@ -312,11 +389,14 @@ class RaftNode:
                 if ready.snapshot is not None:
                     handles.append(self.storage.install_snapshot(ready.snapshot))
                 self.storage.append(ready.hard_state, ready.entries)
-            if any(ready.must_sync for ready in queue):
+            if must_sync:
                 self.storage.sync()
 
-        if any(ready.chunks or ready.entries or ready.hard_state or ready.snapshot for ready in queue):
+        must_sync = any(ready.must_sync for ready in queue)
+        if must_sync or any(ready.chunks for ready in queue):
             await self._disk.run(work)
+        else:
+            work()  # it only queues a commit index, if anything: no reason to change threads
         if self._stopped:
             return
         for handle in handles:
@@ -332,19 +412,69 @@ class RaftNode:
         self._pump()
 
     def _snapshot_is_due(self) -> bool:
-        return self.core.applied_index - self.core.status().snapshot_index >= self._snapshot_every
+        core = self.core
+        if core.applied_index < core.log.base_index:
+            return False  # a leader's snapshot is being installed: the state machine is behind the log
+        newest = core.snapshot.metadata.index if core.snapshot else 0
+        due = max(newest + self._snapshot_every, self._next_snapshot_try)
+        return core.applied_index >= due
 
-    async def _take_snapshot(self) -> None:
+    def _take_snapshot(self) -> None:
+        """Encode the state as it is now; the rest of the work goes on beside the writer."""
         metadata = self.core.describe_snapshot(self.core.applied_index)
         data = self._machine.to_bytes()
-        behind = max(0, metadata.index - KEPT_BEHIND_SNAPSHOT)
+        self._snapshot_task = asyncio.get_running_loop().create_task(self._write_snapshot(metadata, data))
 
-        def work() -> SnapshotHandle:
-            handle = self.storage.save_snapshot(metadata, data)
-            self.storage.compact(behind)
+    async def _write_snapshot(self, metadata: SnapshotMetadata, data: bytes) -> None:
+        with self._fatal_if_it_fails():
+            try:
+                self._written_snapshot = await self._disk.run(
+                    lambda: self.storage.write_snapshot(metadata, data)
+                )
+            except OSError as error:
+                self._snapshot_failed(error)
+            self._work.set()
+
+    def _snapshot_failed(self, error: OSError) -> None:
+        log.warning("the metadata snapshot was not written, it is tried again later: %s", error)
+        self._next_snapshot_try = self.core.applied_index + max(1, self._snapshot_every // 10)
+        self._snapshot_task = None
+
+    async def _adopt_snapshot(self, written: WrittenSnapshot) -> None:
+        index = written.metadata.index
+        behind = max(0, index - KEPT_BEHIND_SNAPSHOT)
+
+        def work() -> SnapshotHandle | None:
+            handle = self.storage.adopt_snapshot(written)
+            if handle is not None:
+                try:
+                    self.storage.compact(behind)
+                except OSError as error:  # no room for another one, perhaps
+                    log.warning("the metadata journal was not shortened, and goes on as it is: %s", error)
             return handle
 
-        handle = await self._disk.run(work)
-        self.core.snapshot_saved(handle)
-        self.core.compact(behind)
-        log.info("metadata snapshot", extra={"fields": {"index": metadata.index, "bytes": len(data)}})
+        try:
+            handle = await self._disk.run(work)
+        except OSError as error:
+            self._snapshot_failed(error)
+            return
+        self._snapshot_task = None
+        if handle is not None:
+            self.core.snapshot_saved(handle)
+            self.core.compact(behind)
+            log.info("metadata snapshot", extra={"fields": {"index": index, "bytes": written.size}})
+
+
+def _over(error: IsterError) -> NotLeader:
+    """For those who ask from elsewhere: another node may serve them. Why it is over is in `failure`."""
+    return NotLeader(f"metadata is not served here any more: {error.message}")
+
+
+def _expire(future: asyncio.Future[Any], timeout: float, what: str) -> None:
+    if not future.done():
+        future.set_exception(
+            RequestTimeout(
+                f"{what} took longer than {timeout:.1f} s",
+                hint="The cluster may have no majority. `ister cluster status` on several nodes tells.",
+            )
+        )

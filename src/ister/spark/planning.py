@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+import msgspec
 from pyspark.sql.datasource import InputPartition
 
 from ister import sync
@@ -72,6 +73,8 @@ def resolve(found: sync.Log, options: ReadOptions, topic: str) -> OffsetRange:
         if isinstance(place, Moment)
     }
     there = found.describe_topic(topic)
+    # A description may be of an earlier moment if the node that leads is down; the end must not.
+    there = msgspec.structs.replace(there, end_offset=found.offsets_at(topic, "latest"))
     start = _offset_of(options.start[topic], there, times)
     end = _offset_of(options.end[topic], there, times)
     if start > end:

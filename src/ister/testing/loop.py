@@ -21,7 +21,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import heapq
 from asyncio import base_events
+from collections import deque
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, NoReturn, TypeVar
@@ -97,6 +99,10 @@ class _Selector:
 class VirtualLoop(base_events.BaseEventLoop):
     """One run: its time, its chance (`random`, `fork`) and its memory (`trace`)."""
 
+    # asyncio's own, made by the base class.
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.seed = seed
@@ -111,6 +117,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._time_limit = float("inf")
         self._numbers = 0
         self._failed: list[asyncio.Task[Any]] = []
+        self._frozen: dict[SimProcess, list[asyncio.Handle]] = {}
         self.set_exception_handler(_record_unhandled)
 
     def fork(self, name: str) -> Random:
@@ -185,8 +192,36 @@ class VirtualLoop(base_events.BaseEventLoop):
         self.call_later(self.random.uniform(0.00005, 0.002), _run_inline, future, func, args)
         return future
 
+    # Processes that are stopped for a while.
+
+    def freeze(self, process: SimProcess) -> None:
+        """For `SimProcess.freeze`: from the next turn on, set aside what comes due in this process."""
+        self._frozen[process] = []
+
+    def thaw(self, process: SimProcess) -> None:
+        for handle in self._frozen.pop(process):
+            self._ready.append(handle)
+
     def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
+        """There are none. asyncio asks right before it collects what is due: the frozen part is taken out."""
+        if self._frozen:
+            self._set_frozen_aside()
+
+    def _set_frozen_aside(self) -> None:
+        end = self.time() + self._clock_resolution
+        while self._scheduled and self._scheduled[0].when() < end:  # as asyncio itself does next
+            timer = heapq.heappop(self._scheduled)
+            timer._scheduled = False  # type: ignore[attr-defined]  # asyncio keeps its own books
+            self._ready.append(timer)
+        due = list(self._ready)
+        self._ready.clear()
+        for handle in due:
+            process = process_of(handle._context)  # type: ignore[attr-defined]
+            aside = self._frozen.get(process) if process is not None else None
+            if aside is None:
+                self._ready.append(handle)
+            else:
+                aside.append(handle)
 
     def _write_to_self(self) -> None:
         """No thread ever sleeps in this loop, so none needs waking."""
@@ -205,6 +240,8 @@ class VirtualLoop(base_events.BaseEventLoop):
 
     def unwind(self) -> None:
         """Cancel what is left, let it run its cleanup, and collect the errors that nobody took."""
+        for process in list(self._frozen):
+            process.thaw()
         try:
             for _ in range(_UNWIND_ROUNDS):
                 left = _in_order(asyncio.all_tasks(self))

@@ -9,6 +9,10 @@ connections, since all of them inherit its context. To end a node as kill -9 wou
 
 In this order: the seams first, so that the cleanup code which Python runs when tasks are cancelled, and
 which a real kill would not run, reaches nothing. Errors in a dead process are nobody's.
+
+`freeze` is SIGSTOP, or a long pause of a garbage collector or a hypervisor: nothing of the process runs until
+`thaw`, while the world and its clock go on. Then everything that was due runs at once, in its order, in a
+process that does not know that it was away.
 """
 
 from __future__ import annotations
@@ -16,19 +20,32 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
 _current: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("process", default=None)
 
 
+class Loop(Protocol):
+    """What a process needs of the loop that it runs on: `VirtualLoop` has it."""
+
+    def create_task(
+        self, coro: Any, *, name: object = None, context: contextvars.Context | None = None
+    ) -> asyncio.Task[Any]: ...
+
+    def freeze(self, process: SimProcess) -> None: ...
+
+    def thaw(self, process: SimProcess) -> None: ...
+
+
 class SimProcess:
     """Tasks that live and die together."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
+    def __init__(self, loop: Loop, name: str) -> None:
         self.name = name
         self.alive = True
+        self.frozen = False
         self._loop = loop
         self._tasks: dict[int, asyncio.Task[Any]] = {}
 
@@ -41,8 +58,21 @@ class SimProcess:
     def kill(self) -> None:
         """End every task of the process; what they still try to start does not begin."""
         self.alive = False
+        self.thaw()  # only so that its tasks can end
         for task in list(self._tasks.values()):
             task.cancel()
+
+    def freeze(self) -> None:
+        """Nothing of this process runs until `thaw`, from the next turn of the loop on."""
+        if self.alive and not self.frozen:
+            self.frozen = True
+            self._loop.freeze(self)
+
+    def thaw(self) -> None:
+        """What was due meanwhile runs now, in the order in which it came due."""
+        if self.frozen:
+            self.frozen = False
+            self._loop.thaw(self)
 
     @property
     def task_count(self) -> int:

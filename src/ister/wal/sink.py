@@ -10,7 +10,9 @@ from ister.errors import IsterError
 class Sink(Protocol):
     """Who waits for an append: a connection, mostly. Called on the event loop, once per token."""
 
-    def appended(self, token: int, base_offset: int, append_time_us: int) -> None: ...
+    def appended(self, token: int, base_offset: int, append_time_us: int, leader: int = 0) -> None:
+        """It is committed; by another node, if `leader` names one."""
+        ...
 
     def refused(self, token: int, error: IsterError) -> None: ...
 

@@ -1,0 +1,134 @@
+"""The cluster as people are shown it by one of its nodes, and what they should do about it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ister.metadata.state import NodeState
+from ister.protocol.messages import ClusterAnswer, ClusterNode, Problem
+from ister.protocol.peer import node_of
+from ister.raft import RaftStatus
+
+if TYPE_CHECKING:
+    from ister.broker.broker import Broker
+
+_SHOWN = 5
+
+
+def of(broker: Broker, *, is_current: bool) -> ClusterAnswer:
+    metadata = broker.metadata
+    state, status = metadata.state, metadata.status()
+    leader = node_of(status.leader) if status.leader and metadata.is_alive(status.leader) else 0
+    held: Counter[int] = Counter()
+    led: Counter[int] = Counter()
+    segments = 0
+    for topic in state.topics.values():
+        segments += len(topic.segments)
+        led[topic.open_segment.leader] += 1
+        for segment in topic.segments:
+            for replica in segment.replicas:
+                held[replica] += 1
+    nodes = [
+        ClusterNode(
+            node_id=node.node_id,
+            client_host=node.client_host,
+            client_port=node.client_port,
+            peer_host=node.peer_host,
+            peer_port=node.peer_port,
+            role=_role(node, status, leader),
+            alive=metadata.is_alive(node.member),
+            disk_id=node.disk_id,
+            starts=node.starts,
+            behind=_behind(node, status),
+            open_segments=led[node.member],
+            segments=held[node.member],
+        )
+        for _, node in sorted(state.nodes.items())
+    ]
+    return ClusterAnswer(
+        cluster_id=metadata.cluster_id,
+        nodes=nodes,
+        answered_by=broker.config.node_id,
+        leader=leader,
+        term=status.term,
+        commit_index=status.commit,
+        applied_index=status.applied,
+        snapshot_index=status.snapshot_index,
+        topics=len(state.topics),
+        segments=segments,
+        is_current=is_current,
+        problems=_problems(broker, nodes, status, is_current=is_current),
+    )
+
+
+def _role(node: NodeState, status: RaftStatus, leader: int) -> str:
+    if node.node_id == leader:
+        return "leader"
+    if node.member in status.membership.voters:
+        return "voter"
+    return "learner" if node.member in status.membership.learners else "joining"
+
+
+def _behind(node: NodeState, status: RaftStatus) -> int:
+    match = next((peer.match for peer in status.peers if peer.node == node.member), status.last_index)
+    return status.last_index - match
+
+
+def _problems(
+    broker: Broker, nodes: list[ClusterNode], status: RaftStatus, *, is_current: bool
+) -> list[Problem]:
+    metadata = broker.metadata
+    found: list[Problem] = []
+    dead = [node for node in nodes if not node.alive]
+    if not is_current:
+        voters = status.membership.voters
+        alive = sum(metadata.is_alive(member) for member in voters)
+        found.append(
+            Problem(
+                "no-metadata-leader",
+                f"node {broker.config.node_id} sees {alive} of {len(voters)} voters, "
+                f"{status.membership.quorum} are needed: no topic can be made or handed off",
+                "start the voters that are down, or mend the network between them",
+            )
+        )
+    for node in dead:
+        address = f"{node.peer_host}:{node.peer_port}"
+        found.append(
+            Problem(
+                "node-down",
+                f"node {node.node_id} does not answer node {broker.config.node_id} at {address}",
+                f"start it again with --node-id {node.node_id} and its own --data-dir",
+            )
+        )
+    waiting: dict[int, list[str]] = {}
+    gone: dict[int, list[str]] = {}
+    for topic in metadata.state.topics.values():
+        member = topic.open_segment.leader
+        if not metadata.state.is_active(member):
+            gone.setdefault(node_of(member), []).append(topic.name)
+        elif not metadata.is_alive(member):
+            waiting.setdefault(node_of(member), []).append(topic.name)
+    for node_id, topics in sorted(waiting.items()):
+        found.append(
+            Problem(
+                "topics-wait",
+                f"{_some(topics)} cannot be written: node {node_id} leads and is down",
+                f"start node {node_id} again",
+            )
+        )
+    for node_id, topics in sorted(gone.items()):
+        found.append(
+            Problem(
+                "topics-lost-their-node",
+                f"{_some(topics)} cannot be written: the disk of node {node_id} that led them is gone",
+                f"bring the old data directory of node {node_id} back",
+            )
+        )
+    return found
+
+
+def _some(topics: list[str]) -> str:
+    more = len(topics) - _SHOWN
+    shown = ", ".join(topics[:_SHOWN])
+    return f"{shown} and {more} more topics" if more > 0 else shown

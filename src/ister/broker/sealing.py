@@ -1,0 +1,65 @@
+"""When a segment is full, and the seal that ends it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ister.broker.storage import Storage
+from ister.metadata.commands import SealSegment
+from ister.metadata.placement import next_leader
+from ister.metadata.state import TopicState
+from ister.wal.segment import Segment
+
+PRODUCER_MEMORY_US = 7 * 24 * 3600 * 1_000_000
+"""Producers silent for a week are forgotten at the next seal."""
+PRODUCERS_PER_SEGMENT = 20_000
+"""More producers than this in one segment roll it over, so that the table stays bounded."""
+HARD_CAP = 4
+"""How many times its limit a segment may grow to while no metadata leader answers (A8)."""
+
+
+class Limits(NamedTuple):
+    """Past any of these the open segment is full. A frame is never split, so it may pass them by one."""
+
+    offset: int
+    position: int
+    producers: int
+    are_hard: bool
+
+
+def limits_of(topic: TopicState, *, are_hard: bool = False) -> Limits:
+    times, settings = HARD_CAP if are_hard else 1, topic.settings
+    return Limits(
+        offset=topic.open_segment.base_offset + settings.segment_records * times,
+        position=settings.segment_bytes * times,
+        producers=PRODUCERS_PER_SEGMENT * times,
+        are_hard=are_hard,
+    )
+
+
+def make_seal(storage: Storage, topic: TopicState, segment: Segment, end: int) -> SealSegment:
+    """The seal of the open segment at its true end, with the next leader chosen as of now (H1)."""
+    next_member = _next_leader(storage)
+    producers = segment.producers
+    if segment.failure is not None:
+        producers = producers.without_records_past(end)
+    return SealSegment(
+        topic_uid=topic.uid,
+        segment=topic.open_segment.segment,
+        end_offset=end,
+        end_position=segment.committed_position,
+        next_leader=next_member,
+        next_replicas=[next_member],
+        producers=producers.expired(segment.last_append_time_us - PRODUCER_MEMORY_US).rows(),
+        last_append_time_us=segment.last_append_time_us,
+        sealed_by=storage.member,
+        starts=storage.metadata.starts,
+        sealed_at_us=storage.clock.now_us(),
+    )
+
+
+def _next_leader(storage: Storage) -> int:
+    """Round-robin over the nodes that are active and answer; this one if it is the only one."""
+    metadata = storage.metadata
+    members = [member for member in metadata.state.active_members if metadata.is_alive(member)]
+    return next_leader(storage.member, members or [storage.member])

@@ -1,0 +1,45 @@
+"""What the text protocol needs of the node that it runs on, and no more."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ister.metadata.store import MetadataStore
+
+
+class TextNode(Protocol):
+    @property
+    def member(self) -> int:
+        """This node, on its disk (I2)."""
+        ...
+
+    @property
+    def metadata(self) -> MetadataStore: ...
+
+    def is_alive(self, member: int) -> bool:
+        """Whether a node answers, as far as this one knows."""
+        ...
+
+    async def read_one(self, topic: str, offset: int) -> tuple[int, bytes] | None:
+        """The first committed record at `offset` or behind it: its own offset, and its value.
+
+        None only where the topic ends. Whatever stands in the way of an answer is raised: a record that can't
+        be read is never an end (W7).
+        """
+        ...
+
+    async def ensure_topic(self, topic: str) -> None:
+        """Create the topic if it is not there."""
+        ...
+
+    async def append_one(self, topic: str, value: bytes) -> int:
+        """Append one record, wherever the topic is led; returns its offset once it is acknowledged."""
+        ...
+
+    def raft_metrics(self) -> dict[str, Any]:
+        """What METRICS shows."""
+        ...
+
+    async def peer_request(self, member: int, kind: int, header: bytes, payload: bytes) -> bytes:
+        """Ask another node; its answer, or the error that it answered with, or that it can't be asked."""
+        ...

@@ -1,0 +1,195 @@
+"""The connections that others have dialled to the peer port, and what is taken from them.
+
+Anything may call there: another broker, a client with the wrong port, a scanner, garbage. So nobody has a
+claim to memory before it has said who it is: until its hello was accepted a caller may send messages of up
+to `GREETING_BYTES` and has `GREETING_SECONDS` for it. How many may call at once is bounded; beyond that the
+oldest of those that did not say that they are in the cluster has to go, so that strangers keep no member out.
+A caller that does not take its answers is not read from. Whatever is refused is told why, in the caller's own
+words where it is one of ours, and its connection closed; nothing of it reaches the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from ister.errors import BadRequest, IsterError, Overloaded, RequestTimeout
+from ister.protocol.codec import MAX_HEADER_BYTES, decode_header, encode_failure, encode_header
+from ister.protocol.peer import (
+    PEER_PREAMBLE_SIZE,
+    NodeAddress,
+    PeerHello,
+    PeerHelloAnswer,
+    PeerKind,
+    check_peer_preamble,
+)
+from ister.protocol.stream import MessageStream
+
+log = logging.getLogger("ister.peers")
+
+GREETING_BYTES = 64 * 1024
+GREETING_SECONDS = 5.0
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+MAX_CALLERS = 256
+MAX_REQUESTS = 4096
+"""Of one member, that are not answered yet."""
+STRANGERS_REQUESTS = 4
+"""Of one that is in no cluster: it has nothing to ask but to be let in."""
+_RAFT = int(PeerKind.RAFT)
+
+Serve = Callable[[NodeAddress, int, bytes, bytes], Awaitable[bytes]]
+"""Answers a request: who asks, kind, header, payload -> the answer's header."""
+
+
+class Callers:
+    """All of them, and what they share."""
+
+    def __init__(
+        self,
+        hello: Callable[[], PeerHello],
+        *,
+        on_raft: Callable[[int, bytes], None],
+        serve: Serve,
+        accepts: Callable[[PeerHello], IsterError | None],
+        on_hello: Callable[[PeerHello], None],
+    ) -> None:
+        self.hello = hello
+        self.on_raft = on_raft
+        self.serve = serve
+        self.accepts = accepts
+        self.on_hello = on_hello
+        self._all: dict[Caller, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def answer_call(self) -> Caller:
+        """For the listener: somebody has connected."""
+        return Caller(self)
+
+    def nodes(self) -> list[NodeAddress]:
+        """Those that say that they are in the cluster."""
+        return [caller.hello.node for caller in self._all if caller.hello is not None and caller.is_member]
+
+    def close(self) -> None:
+        for caller in list(self._all):
+            caller.close()
+
+    def opened(self, caller: Caller) -> None:
+        self._all[caller] = None
+        if len(self._all) > MAX_CALLERS:
+            gone = next((one for one in self._all if not one.is_member), caller)
+            gone.refuse(Overloaded(f"{MAX_CALLERS} others have called this node already"))
+            self.lost(gone)
+
+    def lost(self, caller: Caller) -> None:
+        self._all.pop(caller, None)
+
+
+class Caller(MessageStream):
+    """One of them."""
+
+    def __init__(self, callers: Callers) -> None:
+        super().__init__(GREETING_BYTES, PEER_PREAMBLE_SIZE)
+        self.hello: PeerHello | None = None
+        self._callers = callers
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it says so, and nothing speaks against it."""
+        return self.hello is not None and bool(self.hello.cluster_id)
+
+    # The stream's side.
+
+    def opened(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(GREETING_SECONDS, self._too_late)
+        self._callers.opened(self)
+
+    def preamble(self, data: bytes) -> None:
+        check_peer_preamble(data)
+
+    def message(self, correlation: int, kind: int, header: bytes, payload: bytes) -> None:
+        hello = self.hello
+        if hello is None:
+            if kind != PeerKind.HELLO:
+                raise BadRequest(f"a peer's first request is of kind {kind}, a hello was expected")
+            self._greet(correlation, decode_header(PeerHello, header))
+        elif kind == PeerKind.HELLO:
+            raise BadRequest(f"node {hello.node.node_id} said hello a second time")
+        elif kind == PeerKind.PING:
+            self.send(correlation, 0, b"")
+        elif not hello.cluster_id and kind != PeerKind.JOIN:
+            raise BadRequest(f"a node that is in no cluster sent a request of kind {kind}")
+        elif kind == _RAFT:
+            self._callers.on_raft(hello.node.member, payload)
+        else:
+            self._begin(hello.node, correlation, kind, header, payload)
+
+    def refused(self, error: IsterError) -> None:
+        log.warning("not a peer: %s", error.message, extra={"fields": {"peer": self.peer}})
+        self.send_raw(encode_failure(0, error))
+
+    def lost(self) -> None:
+        self._callers.lost(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.pause_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.resume_reading()
+
+    # What it wants.
+
+    def _greet(self, correlation: int, hello: PeerHello) -> None:
+        error = self._callers.accepts(hello)
+        if error is not None:
+            log.warning("peer refused: %s", error.message, extra={"fields": {"peer": self.peer}})
+            self.send_raw(encode_failure(correlation, error))
+            self.close()
+            return
+        self.hello = hello
+        if self._timer is not None:
+            self._timer.cancel()
+        if hello.cluster_id:
+            self.max_bytes = MAX_MESSAGE_BYTES
+        self._callers.on_hello(hello)
+        mine = self._callers.hello()
+        self.send(correlation, 0, encode_header(PeerHelloAnswer(mine.cluster_id, mine.node)))
+
+    def _too_late(self) -> None:
+        self.refuse(RequestTimeout(f"no hello came within {GREETING_SECONDS:g} s"))
+
+    def refuse(self, error: IsterError) -> None:
+        """Say why, and close."""
+        self.refused(error)
+        self.close()
+
+    def _begin(self, node: NodeAddress, correlation: int, kind: int, header: bytes, payload: bytes) -> None:
+        if len(self._tasks) >= (MAX_REQUESTS if self.is_member else STRANGERS_REQUESTS):
+            error = Overloaded(f"{len(self._tasks)} requests of node {node.node_id} are not answered yet")
+            self.send_raw(encode_failure(correlation, error))
+            return
+        task = asyncio.get_running_loop().create_task(self._answer(node, correlation, kind, header, payload))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(
+        self, node: NodeAddress, correlation: int, kind: int, header: bytes, payload: bytes
+    ) -> None:
+        try:
+            answer = await self._callers.serve(node, kind, header, payload)
+            if len(answer) <= MAX_HEADER_BYTES:
+                self.send(correlation, 0, answer)
+            else:
+                self.send(correlation, 0, b"", answer)
+        except IsterError as error:
+            self.send_raw(encode_failure(correlation, error))

@@ -1,0 +1,92 @@
+"""`ister topic`: what is made, shown, changed and deleted, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cli_fakes import FakeLog, Ister, only_object
+
+from ister.errors import NodeUnreachable
+
+
+def test_a_topic_is_created_described_altered_and_deleted(cli: Ister, log: FakeLog) -> None:
+    assert cli("topic", "create", "a", "--segment-bytes", "1MiB", "--fsync", "none").code == 0
+    described = only_object(cli("topic", "describe", "a", "--output", "json").out)
+    assert described["topic"] == "default/a"
+    assert described["settings"]["segment_bytes"] == 1 << 20
+    assert described["segments"][0]["state"] == "open"
+    assert described["segments"][0]["replicas"] == [1, 3]
+    assert described["notes"] == ["acknowledged records may be lost on power loss"]
+    altered = cli("topic", "alter", "a", "--set", "retention-ms=7d", "--output", "json")
+    assert only_object(altered.out)["settings"]["retention_ms"] == 604_800_000
+    assert cli("topic", "delete", "a", "--yes").out.decode().startswith("deleted topic default/a (0 records")
+    assert log.topics == {}
+
+
+def test_the_description_for_people_has_settings_notes_and_segments(cli: Ister, log: FakeLog) -> None:
+    log.add("a", fsync="interval").append([b"x"] * 1500)
+    text = cli("topic", "describe", "a").out.decode()
+    assert "  offsets    0 to 1,500\n" in text
+    assert "  segment_bytes      256MiB\n" in text
+    assert "acknowledged records may be lost on power loss" in text
+    heading, row = text.splitlines()[-2:]
+    assert heading.split() == ["SEGMENT", "BASE", "END", "RECORDS", "BYTES", "LEADER", "REPLICAS", "STATE"]
+    assert row.split() == ["1", "0", "1,500", "1,500", *row.split()[4:6], "1", "1,", "3", "open"]
+    assert "\x1b" not in text
+
+
+def test_the_list_is_one_object_a_line(cli: Ister, log: FakeLog) -> None:
+    log.add("a"), log.add("b"), log.add("other/c")
+    lines = cli("topic", "list", "default/", "--output", "json").out.splitlines()
+    assert [json.loads(line)["topic"] for line in lines] == ["default/a", "default/b"]
+    assert "NOTES" not in cli("topic", "list").out.decode()
+    log.add("d", fsync="none")
+    assert "NOTES" in cli("topic", "list").out.decode()
+
+
+def test_an_empty_list_is_a_sentence_for_people_and_nothing_for_scripts(cli: Ister, log: FakeLog) -> None:
+    assert "There are no topics yet." in cli("topic", "list").out.decode()
+    assert cli("topic", "list", "--output", "json").out == b""
+
+
+def test_deleting_needs_a_yes_where_nobody_can_be_asked(cli: Ister, log: FakeLog) -> None:
+    log.add("a")
+    outcome = cli("topic", "delete", "a")
+    assert outcome.code == 2
+    assert "needs --yes" in outcome.err
+    dry = cli("topic", "delete", "a", "--dry-run", "--output", "json")
+    assert only_object(dry.out)["deleted"] is False
+    assert list(log.topics) == ["default/a"]
+
+
+def test_deleting_does_not_claim_to_know_how_much_goes_if_nobody_does(cli: Ister, log: FakeLog) -> None:
+    log.add("a").append([b"x"])
+    log.end_unknown = NodeUnreachable("node 2 leads default/a and cannot be reached")
+    dry = only_object(cli("topic", "delete", "a", "--dry-run", "--output", "json").out)
+    assert (dry["records"], dry["bytes"]) == (None, None)
+    assert "(how much it holds is not known: " in cli("topic", "delete", "a", "--dry-run").out.decode()
+    assert cli("topic", "delete", "a", "--yes").code == 0
+    assert log.topics == {}
+
+
+def test_create_twice_fails_unless_absent_is_asked_for(cli: Ister, log: FakeLog) -> None:
+    assert cli("topic", "create", "a").code == 0
+    assert cli("topic", "create", "a").code == 1
+    assert cli("topic", "create", "a", "--if-absent").code == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["create", "a", "--segment-bytes", "1"], "topic setting segment_bytes = '1' is out of range"),
+        (["alter", "a", "--set", "fsnc=none"], "no topic setting 'fsnc'; did you mean fsync?"),
+    ],
+)
+def test_a_wrong_setting_never_reaches_the_broker(
+    cli: Ister, log: FakeLog, args: list[str], said: str
+) -> None:
+    outcome = cli("topic", *args)
+    assert (outcome.code, log.asked) == (2, [])
+    assert outcome.err.startswith("error [invalid-setting]: ")
+    assert said in outcome.err

@@ -1,0 +1,94 @@
+"""What STATE and METRICS show, and what PUT does with a topic that is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from ister.broker.text_service import raft_object, topic_object
+from ister.errors import InvalidTopicName, UnknownTopic
+from ister.metadata.commands import SealSegment, TrimTopic
+from ister.protocol.messages import TopicSettings
+from ister.raft.core import RaftStatus
+from ister.raft.messages import Membership
+from ister.raft.ready import Role
+from ister.testing import VirtualLoop, simulate
+from tests.text.fakes import FakeCluster, member
+
+
+def test_state_counts_the_records_of_sealed_segments_and_names_their_nodes() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        cluster = FakeCluster(loop.fork("cluster"))
+        first, second = await cluster.start(1), await cluster.start(2)
+        await first.text.register("logs")
+        await asyncio.sleep(1)
+        uid = first.metadata.state.topics["default/logs"].uid
+        for segment, end, leader in ((1, 1_000_000, 2), (2, 1_950_000, 1)):
+            proposer = first if segment == 1 else second
+            starts = proposer.metadata.state.nodes[proposer.number].starts
+            seal = SealSegment(
+                uid, segment, end, 1, member(leader), [member(leader)], [], 1, proposer.member, starts, 1
+            )
+            assert (await proposer.metadata.propose(seal)).ok
+        await asyncio.sleep(1)
+        assert json.loads(await second.text.state("logs")) == {
+            "current_segment": 3,
+            "leader_node": 1,
+            "last_sealed_entry_offset": 1_950_000,
+            "sealed_segments": {"1": 1_000_000, "2": 950_000},
+            "segment_leaders": {"1": 1, "2": 2, "3": 1},
+        }
+        await first.metadata.propose(TrimTopic(uid, 1_000_000))
+        shown = topic_object(first.metadata.state.topics["default/logs"])
+        assert (shown["sealed_segments"], shown["last_sealed_entry_offset"]) == ({"2": 950_000}, 1_950_000)
+
+    simulate(main, 1, limit_seconds=60)
+
+
+def test_a_first_put_makes_the_topic_and_get_and_state_do_not() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        cluster = FakeCluster(loop.fork("cluster"))
+        node = await cluster.start(1)
+        with pytest.raises(UnknownTopic):
+            await node.text.state("logs")
+        with pytest.raises(UnknownTopic):
+            await node.get("logs")
+        await node.text.put("ns/logs", b"x")
+        assert await node.get("/ns/logs") == b"x", "under any of its names"
+        assert list(node.metadata.state.topics) == ["ns/logs"]
+        for name in ("a:b", "a b", "", "x" * 201):
+            with pytest.raises(InvalidTopicName):
+                await node.text.put(name, b"x")
+        assert node.metadata.state.topics["ns/logs"].settings == TopicSettings()
+
+    simulate(main, 1, limit_seconds=60)
+
+
+@pytest.mark.parametrize(
+    ("role", "leader", "state", "shown"),
+    [
+        (Role.LEADER, member(1), "Leader", 1),
+        (Role.FOLLOWER, member(2), "Follower", 2),
+        (Role.PRE_CANDIDATE, 0, "Candidate", None),
+    ],
+)
+def test_metrics_show_raft_by_node(role: Role, leader: int, state: str, shown: int | None) -> None:
+    membership = Membership((member(1), member(2)), (member(3),))
+    status = RaftStatus(member(1), role, 5, leader, 40, 39, 42, 10, 9, membership, 0, ())
+    assert raft_object(status) == {
+        "state": state,
+        "current_term": 5,
+        "current_leader": shown,
+        "membership": {"voters": [1, 2], "learners": [3]},
+        "last_log_index": 42,
+        "last_applied": 39,
+        "snapshot": {"index": 9},
+    }
+
+
+def test_a_learner_says_that_it_is_one() -> None:
+    membership = Membership((member(1),), (member(2),))
+    status = RaftStatus(member(2), Role.FOLLOWER, 1, member(1), 0, 0, 0, 0, 0, membership, 0, ())
+    assert (raft_object(status)["state"], raft_object(status)["snapshot"]) == ("Learner", None)
