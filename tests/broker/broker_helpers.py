@@ -288,6 +288,7 @@ class SimNode(Node):
             await broker.start()
             await server.start()
         except BaseException:
+            await server.stop(0)
             await broker.stop()
             raise
         node = cls(broker, server, network.host("client"))

@@ -44,6 +44,15 @@ def test_what_is_no_longer_at_hand_is_told_once_and_then_goes_on() -> None:
     assert take(changes, 9, 2) == [StateAt(20), change(21)]
 
 
+def test_what_is_kept_is_bounded_in_bytes_and_the_newest_is_always_there() -> None:
+    changes = Changes(kept_bytes=100)
+    for index in range(1, 6):
+        changes.note(change(index), 40)
+    assert take(changes, 0, 3) == [StateAt(3), change(4), change(5)]
+    changes.note(change(6), 1000)
+    assert take(changes, 5, 1) == [change(6)]
+
+
 def test_a_follower_that_waits_is_woken_by_the_next_change() -> None:
     async def main(loop: VirtualLoop) -> None:
         changes = Changes()

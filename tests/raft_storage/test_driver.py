@@ -28,7 +28,8 @@ from ister.raft import (
     encode_message,
 )
 from ister.raft.driver import RaftNode
-from ister.raft.durable import DurableStorage, WrittenSnapshot
+from ister.raft.durable import DurableStorage
+from ister.raft.snapshot_file import WrittenSnapshot
 from ister.testing import SimDisk, SimNetwork, SimProcess, VirtualLoop, simulate
 
 
@@ -359,7 +360,8 @@ def test_changes_are_committed_while_a_snapshot_is_being_written(
 
     async def main() -> None:
         disk = LocalDisk(tmp_path)
-        leads, words, fatal = asyncio.Event(), Words(), []
+        leads, words = asyncio.Event(), Words()
+        fatal: list[IsterError] = []
         raft = RaftNode(
             RaftConfig(node_id=1),
             disk,

@@ -50,8 +50,9 @@ def make_seal(storage: Storage, topic: TopicState, segment: Segment, end: int) -
         end_position=segment.committed_position,
         next_leader=next_member,
         next_replicas=[next_member],
-        producers=producers.expired(segment.last_append_time_us - PRODUCER_MEMORY_US).rows(),
-        last_append_time_us=segment.last_append_time_us,
+        producers=producers.expired(segment.committed_append_time_us - PRODUCER_MEMORY_US).rows(),
+        # Of a record that is in the log: by it a time is found in the right segment.
+        last_append_time_us=segment.committed_append_time_us,
         sealed_by=storage.member,
         starts=storage.metadata.starts,
         sealed_at_us=storage.clock.now_us(),

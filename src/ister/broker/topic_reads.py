@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ister.broker.storage import Storage
-from ister.errors import CorruptSegment, IsterError, OffsetOutOfRange, UnknownTopic
+from ister.errors import CorruptSegment, IsterError, NotLeader, OffsetOutOfRange, UnknownTopic
 from ister.metadata.state import SegmentState, TopicState
+from ister.protocol.peer import node_of
 from ister.wal.reader import Found, first_offset_at_or_after, found_in, plan_read
 from ister.wal.recovery import SegmentIdentity
 from ister.wal.segment import Segment
@@ -163,37 +164,46 @@ class ReadableTopic:
     async def offset_at(self, time_us: int) -> int:
         """The first offset appended at or after a time; the end if there is none.
 
-        Asked of a node that has the segment in which that is (`first_since`).
+        Asked of a node that has the segment in which that is (`first_since`); raises `NotLeader` if that
+        is, or meanwhile became, another node's.
 
-        Others append and seal meanwhile. So every segment is looked through once it can no longer grow, and
+        Others append, seal and trim meanwhile. So a segment is looked through once it can no longer grow, and
         the open one up to an end that is taken together with where the search in it stops.
         """
-        passed_uid = 0  # uids grow along the chain: all up to this one have nothing so late
         while True:
-            for state in list(self.state.segments):
-                if state.is_sealed and state.uid > passed_uid and self._storage.member in state.replicas:
-                    found = await self._sealed_offset_at(state, time_us)
-                    if found is not None:
-                        return found
-                    passed_uid = state.uid
-            segment = await self.ensure_open()
-            sealed = [s.uid for s in self.state.segments[:-1] if self._storage.member in s.replicas]
-            if not sealed or sealed[-1] <= passed_uid:
-                return await self._open_offset_at(segment, time_us)
+            if self.is_deleted:
+                raise self._gone()
+            state = self.first_since(time_us)
+            if self._storage.member not in state.replicas:
+                raise self._led_elsewhere(state)
+            if state.is_sealed:
+                found = await self._sealed_offset_at(state, time_us)
+                if found is not None:
+                    return found
+            else:
+                segment = await self.ensure_open()
+                if self.first_since(time_us).uid == segment.identity.uid:
+                    return await self._open_offset_at(segment, time_us)
+
+    def _led_elsewhere(self, state: SegmentState) -> NotLeader:
+        return NotLeader(f"{self.state.key_of(state)} is led by node {node_of(state.leader)}")
 
     async def _sealed_offset_at(self, state: SegmentState, time_us: int) -> int | None:
-        if self.is_deleted:
-            raise self._gone()
-        if state.last_append_time_us < time_us or state.end_offset == state.base_offset:
-            return None
+        """None if the segment was trimmed while it was being read."""
         try:
-            return await self._storage.sealed.offset_at(self._identity(state), state, time_us)
+            found = await self._storage.sealed.offset_at(self._identity(state), state, time_us)
+            if found is None:
+                raise CorruptSegment(
+                    f"{self.state.key_of(state)} was sealed with a record appended at "
+                    f"{state.last_append_time_us}, and has none from {time_us} on"
+                )
+            return found
         except CorruptSegment:
             if self.is_deleted:
                 raise self._gone() from None
             if state in self.state.segments:
                 raise
-            return None  # trimmed while it was being read
+            return None
 
     async def _open_offset_at(self, segment: Segment, time_us: int) -> int:
         start, key = segment.index.position_for_time(time_us), segment.identity.key

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ister.metadata.commands import AnyCommand, Outcome
 
 KEPT = 10_000
+KEPT_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +34,26 @@ class StateAt:
 
 
 class Changes:
-    def __init__(self, kept: int = KEPT) -> None:
-        self._kept: deque[Change] = deque(maxlen=kept)
+    def __init__(self, kept: int = KEPT, kept_bytes: int = KEPT_BYTES) -> None:
+        self._kept: deque[Change] = deque()
+        self._sizes: deque[int] = deque()
+        self._bytes = 0
+        self._most = kept
+        self._most_bytes = kept_bytes
         self._index = 0
         """Up to here everything has been told or is kept."""
         self._known_after = 0
         """All changes after this index are kept."""
         self._news = asyncio.Event()
 
-    def note(self, change: Change) -> None:
-        if len(self._kept) == self._kept.maxlen:
-            self._known_after = self._kept[0].index
+    def note(self, change: Change, size: int = 0) -> None:
+        """One more; `size` is about how many bytes it holds. The newest is kept, however large."""
         self._kept.append(change)
+        self._sizes.append(size)
+        self._bytes += size
+        while len(self._kept) > 1 and (len(self._kept) > self._most or self._bytes > self._most_bytes):
+            self._known_after = self._kept.popleft().index
+            self._bytes -= self._sizes.popleft()
         self._wake(change.index)
 
     def passed(self, index: int) -> None:
@@ -54,6 +63,8 @@ class Changes:
     def restored(self, index: int) -> None:
         """A snapshot took the place of all commands up to here."""
         self._kept.clear()
+        self._sizes.clear()
+        self._bytes = 0
         self._known_after = index
         self._wake(index)
 

@@ -130,7 +130,7 @@ class Members:
             answer = await store.ask_leader(PeerKind.JOIN, header, timeout=ATTEMPT_SECONDS)
             return decode_header(JoinAnswer, answer)
         known = store.state.nodes.get(node.node_id)
-        if known is not None and known.disk_id != node.disk_id and self._is_alive(known):
+        if known is not None and known.disk_id != node.disk_id and self._is_alive(known.member):
             raise NodeIdInUse(f"node {node.node_id} is in the cluster already, on another disk, and is alive")
         from ister.metadata.replicated import upsert_of
 
@@ -144,10 +144,11 @@ class Members:
     def _others(self) -> list[NodeAddress]:
         return [node for node in self._store.addresses() if node.node_id != self._store.myself.node_id]
 
-    def _is_alive(self, node: NodeState) -> bool:
-        if node.member == self._store.member:
+    def _is_alive(self, member: int) -> bool:
+        # Raft forgets who was active with every look at its quorum, the link when it breaks: either will do.
+        if self._store.is_alive(member):
             return True
-        return any(peer.node == node.member and peer.recently_active for peer in self._store.status().peers)
+        return any(peer.node == member and peer.recently_active for peer in self._store.status().peers)
 
     def removed(self, reason: str) -> None:
         self._store.on_fatal(
@@ -180,7 +181,9 @@ class Members:
     async def _transfer(self, node_id: int) -> NodeAnswer:
         store, status = self._store, self._store.status()
         voters = [
-            peer for peer in status.peers if peer.node in status.membership.voters and peer.recently_active
+            peer
+            for peer in status.peers
+            if peer.node in status.membership.voters and self._is_alive(peer.node)
         ]
         if node_id == store.myself.node_id:
             return NodeAnswer(node_id, "it leads the metadata already")

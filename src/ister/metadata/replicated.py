@@ -379,7 +379,7 @@ class ReplicatedMetadata:
         if isinstance(command, UpsertNode | RemoveNode) and outcome.ok:
             self._look_for_myself()
             self.refresh_links()
-        self.changes.note(Change(index, command, outcome))
+        self.changes.note(Change(index, command, outcome), len(data))
         for watcher in self._watchers:
             watcher(command, outcome)
         return outcome

@@ -19,7 +19,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
@@ -28,7 +27,6 @@ from ister.errors import (
     IsterError,
     NotLeader,
     Overloaded,
-    RequestTimeout,
     ShuttingDown,
     StorageFailed,
 )
@@ -36,11 +34,13 @@ from ister.io.disk import Disk
 from ister.metrics import Counter
 from ister.raft.config import RaftConfig
 from ister.raft.core import RaftCore, RaftStatus
-from ister.raft.durable import STOPS_HINT, DurableStorage, WrittenSnapshot
+from ister.raft.durable import STOPS_HINT, DurableStorage
 from ister.raft.membership import MembershipChange
 from ister.raft.messages import AnyMessage, Entry, EntryKind, SnapshotMetadata, decode_message, encode_message
 from ister.raft.ready import Accepted, Ready, Refusal, Refused, Role, SoftState
+from ister.raft.snapshot_file import WrittenSnapshot
 from ister.raft.storage import SnapshotHandle, StoredState
+from ister.raft.waiting import Waiting
 
 log = logging.getLogger("ister.raft")
 
@@ -64,12 +64,6 @@ class StateMachine(Protocol):
     def to_bytes(self) -> bytes: ...
 
     def restore(self, data: bytes) -> None: ...
-
-
-@dataclass(slots=True)
-class _Waiting:
-    term: int
-    future: asyncio.Future[Any]
 
 
 class RaftNode:
@@ -101,9 +95,7 @@ class RaftNode:
         self._on_soft_state = on_soft_state
         self._snapshot_every = snapshot_every
         self._tick_seconds = tick_seconds
-        self._proposals: dict[int, _Waiting] = {}
-        self._reads: list[tuple[int, asyncio.Future[None]]] = []
-        self._applied_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiting = Waiting()
         self._queue: list[Ready] = []
         self._pump_is_due = False
         self._work = asyncio.Event()
@@ -167,14 +159,7 @@ class RaftNode:
 
     def _halt(self, error: IsterError) -> None:
         self._stopped, self.failure = True, error.again()
-        waiting = [entry.future for entry in self._proposals.values()]
-        waiting += [future for _, future in (*self._reads, *self._applied_waiters)]
-        self._proposals.clear()
-        self._reads.clear()
-        self._applied_waiters.clear()
-        for future in waiting:
-            if not future.done():
-                future.set_exception(_over(error))
+        self._waiting.end(_over(error))
 
     def _fail(self, error: IsterError) -> None:
         if not self._stopped:
@@ -227,16 +212,14 @@ class RaftNode:
         if refused is not None:
             raise self._refusal(refused)
         self._pump_soon()
-        await self._with_timeout(future, timeout, "confirming leadership")
+        await self._waiting.for_read(future, timeout)
 
     async def wait_applied(self, index: int, timeout: float) -> None:
         """Returns once this node has applied up to `index` (H3)."""
         if self.core.applied_index >= index:
             return
         self._check()
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._applied_waiters.append((index, future))
-        await self._with_timeout(future, timeout, f"applying metadata up to index {index}")
+        await self._waiting.for_index(index, timeout)
 
     def _check(self) -> None:
         if self.failure is not None:
@@ -253,22 +236,8 @@ class RaftNode:
         return kind(f"metadata: {refused.reason.value}")
 
     async def _await_entry(self, accepted: Accepted, timeout: float) -> Any:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._proposals[accepted.index] = _Waiting(accepted.term, future)
         self._pump_soon()
-        try:
-            return await self._with_timeout(future, timeout, f"committing index {accepted.index}")
-        finally:
-            waiting = self._proposals.get(accepted.index)
-            if waiting is not None and waiting.future is future:
-                del self._proposals[accepted.index]
-
-    async def _with_timeout(self, future: asyncio.Future[Any], timeout: float, what: str) -> Any:
-        timer = asyncio.get_running_loop().call_later(timeout, _expire, future, timeout, what)
-        try:
-            return await future
-        finally:
-            timer.cancel()
+        return await self._waiting.for_entry(accepted.index, accepted.term, timeout)
 
     # The loop's side.
 
@@ -315,7 +284,7 @@ class RaftNode:
                 future.set_exception(NotLeader("metadata: leadership was lost before the read was confirmed"))
         for read in ready.reads:
             assert isinstance(read.context, asyncio.Future)
-            self._reads.append((read.index, read.context))
+            self._waiting.read_confirmed(read.context, read.index)
         self._send_all(ready.messages)
         self._queue.append(ready)
         self._work.set()
@@ -329,25 +298,10 @@ class RaftNode:
                 result = self._machine.apply(entry.index, entry.data)
             else:
                 self._machine.skip(entry.index)
-            waiting = self._proposals.pop(entry.index, None)
-            if waiting is not None and not waiting.future.done():
-                if waiting.term == entry.term:
-                    waiting.future.set_result(result)
-                else:
-                    waiting.future.set_exception(NotLeader("metadata: another leader's entry came instead"))
+            self._waiting.entry_applied(entry, result)
         if entries:
             self.core.applied(entries[-1].index)
-        self._wake_applied()
-
-    def _wake_applied(self) -> None:
-        applied = self.core.applied_index
-        for waiting in (self._reads, self._applied_waiters):
-            due = [future for index, future in waiting if index <= applied]
-            if due:
-                waiting[:] = [item for item in waiting if item[0] > applied]
-                for future in due:
-                    if not future.done():
-                        future.set_result(None)
+        self._waiting.applied_up_to(self.core.applied_index)
 
     def _note_soft_state(self, soft: SoftState) -> None:
         if soft.leader != self._soft.leader and soft.leader:
@@ -468,13 +422,3 @@ class RaftNode:
 def _over(error: IsterError) -> NotLeader:
     """For those who ask from elsewhere: another node may serve them. Why it is over is in `failure`."""
     return NotLeader(f"metadata is not served here any more: {error.message}")
-
-
-def _expire(future: asyncio.Future[Any], timeout: float, what: str) -> None:
-    if not future.done():
-        future.set_exception(
-            RequestTimeout(
-                f"{what} took longer than {timeout:.1f} s",
-                hint="The cluster may have no majority. `ister cluster status` on several nodes tells.",
-            )
-        )

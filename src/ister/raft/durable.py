@@ -23,35 +23,35 @@ stops the start: a node that forgets its vote or its log must not come back as t
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack
 
 import msgspec
 
 from ister.errors import CorruptSegment, StorageFailed, invariant
-from ister.frame import HEADER_SIZE, FrameHeader, crc32c, decode_header, encode, frames_in, stamp
-from ister.io.disk import Disk, File, read_whole
+from ister.frame import HEADER_SIZE, FrameHeader, decode_header, encode, frames_in, stamp
+from ister.io.disk import Disk, File
 from ister.raft.messages import Entry, SnapshotMetadata
+from ister.raft.snapshot_file import (
+    ASIDE,
+    DIRECTORY,
+    INCOMING,
+    RESTORE_HINT,
+    SNAPSHOT,
+    StoredSnapshot,
+    WrittenSnapshot,
+)
 from ister.raft.storage import HardState, SnapshotHandle, StoredState, entries_after
 from ister.wal.recovery import SegmentIdentity, create, marked, recover, uid_of
 
 log = logging.getLogger("ister.raft.storage")
 
-DIRECTORY = "raft"
-SNAPSHOT = f"{DIRECTORY}/snapshot"
-ASIDE = f"{SNAPSHOT}.new"
-INCOMING = f"{DIRECTORY}/incoming"
 RESERVE_BYTES = 1024 * 1024
 _LEAST_RESERVE_BYTES = 64 * 1024
 
-_SNAPSHOT = struct.Struct("<4sIIQ")
-_MAGIC = b"ISTR"
 _ENTRY = b"E"
 _HARD_STATE = b"H"
 STOPS_HINT = "The node stops. Free space or repair the disk, then start it again."
-_HINT = "Restore the raft folder from a copy, or remove this node from the cluster and let it join anew."
 
 
 class DurableStorage:
@@ -95,7 +95,7 @@ class DurableStorage:
             if len(numbers) > 1 or self._snapshot is not None or not may_be_new:
                 raise CorruptSegment(
                     f"no journal of the metadata in {self._disk.location}/{DIRECTORY} can be read",
-                    hint=_HINT,
+                    hint=RESTORE_HINT,
                 )
             self._start_journal(1, HardState(), [])
         self._reserve(self._position)
@@ -115,7 +115,7 @@ class DurableStorage:
             raise CorruptSegment(
                 f"the metadata journal in {self._disk.location}/{DIRECTORY} goes on from index {first - 1} "
                 f"and knows of {self._hard_state.commit}, the snapshot beside it ends at {covered}",
-                hint=_HINT,
+                hint=RESTORE_HINT,
             )
 
     def _cut_what_the_snapshot_replaced(self, snapshot: SnapshotMetadata) -> None:
@@ -151,7 +151,8 @@ class DurableStorage:
             recovered = recover(self._disk, identity, [], 0)
         except CorruptSegment as error:
             raise CorruptSegment(
-                f"the metadata journal {self._disk.location}/{identity.path}.log: {error.message}", hint=_HINT
+                f"the metadata journal {self._disk.location}/{identity.path}.log: {error.message}",
+                hint=RESTORE_HINT,
             ) from error
         recovered.side.close()
         data = recovered.file.read(recovered.position, 0)
@@ -181,7 +182,7 @@ class DurableStorage:
         if isinstance(header, FrameHeader) and uid_of(header) != number:
             raise CorruptSegment(
                 f"{self._disk.location}/{path} is the metadata journal {uid_of(header)} under another name",
-                hint=_HINT,
+                hint=RESTORE_HINT,
             )
 
     def _fold(self, record: bytes) -> None:
@@ -191,7 +192,9 @@ class DurableStorage:
         elif kind == _ENTRY:
             self._take(msgspec.msgpack.decode(body, type=Entry))
         else:
-            raise CorruptSegment(f"the metadata journal has a record of unknown kind {kind!r}", hint=_HINT)
+            raise CorruptSegment(
+                f"the metadata journal has a record of unknown kind {kind!r}", hint=RESTORE_HINT
+            )
 
     def _take(self, entry: Entry) -> None:
         entries = self._entries
@@ -384,67 +387,11 @@ class DurableStorage:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenSnapshot:
-    """A snapshot that is durable in a file aside, to be adopted."""
-
-    metadata: SnapshotMetadata
-    size: int
-    file: File
-
-
-class StoredSnapshot:
-    """A snapshot file: header with checksum, metadata, data. Read in pieces, verified when opened.
-
-    The file stays readable when a newer one takes its place, and is closed with the last one who holds this.
-    """
-
-    def __init__(self, file: File, metadata: SnapshotMetadata, start: int, size: int) -> None:
-        self._file = file
-        self.metadata = metadata
-        self._start = start
-        self.size = size
-
-    def read(self, position: int, count: int) -> bytes:
-        return self._file.read(min(count, self.size - position), self._start + position)
-
-    def __del__(self) -> None:
-        with suppress(OSError):  # of a simulated process that is dead
-            self._file.close()
-
-    @classmethod
-    def header(cls, metadata: SnapshotMetadata, data: bytes) -> tuple[bytes, bytes]:
-        """What goes before the data."""
-        encoded = msgspec.msgpack.encode(metadata)
-        return _SNAPSHOT.pack(_MAGIC, crc32c(data, crc32c(encoded)), len(encoded), len(data)), encoded
-
-    @classmethod
-    def data_start(cls, metadata: SnapshotMetadata) -> int:
-        return _SNAPSHOT.size + len(msgspec.msgpack.encode(metadata))
-
-    @classmethod
-    def finish(cls, disk: Disk, file: File, path: str, metadata: SnapshotMetadata, size: int) -> None:
-        """The data is written: add the header, sync, and put it in place of the one before."""
-        file.write(cls.header(metadata, file.read(size, cls.data_start(metadata))), 0)
-        file.sync()
-        file.close()
-        disk.rename(path, SNAPSHOT)
-        disk.sync_directory(DIRECTORY)
-
-    @classmethod
-    def open(cls, disk: Disk, path: str) -> StoredSnapshot:
-        data = read_whole(disk, path)
-        if len(data) < _SNAPSHOT.size:
-            raise CorruptSegment(f"the metadata snapshot has only {len(data)} bytes", hint=_HINT)
-        magic, crc, metadata_size, size = _SNAPSHOT.unpack_from(data)
-        start = _SNAPSHOT.size + metadata_size
-        body = memoryview(data)[_SNAPSHOT.size : start + size]
-        if magic != _MAGIC or len(body) != metadata_size + size or crc32c(body) != crc:
-            raise CorruptSegment("the metadata snapshot does not match its checksum", hint=_HINT)
-        metadata = msgspec.msgpack.decode(body[:metadata_size], type=SnapshotMetadata)
-        return cls(disk.open(path), metadata, start, size)
+        if self._incoming is not None:
+            self._incoming[1].close()
+            self._incoming = None
+        if self._snapshot is not None:
+            self._snapshot.close()
 
 
 def _identity(number: int) -> SegmentIdentity:

@@ -87,7 +87,7 @@ class Segment:
         self.producers: ProducerTable = recovered.producers
         self.end_offset = self.committed_end = recovered.end_offset
         self.position = self.committed_position = recovered.position
-        self.last_append_time_us = recovered.last_append_time_us
+        self.last_append_time_us = self.committed_append_time_us = recovered.last_append_time_us
         self.tail = tail
         self.failure: IsterError | None = None
         self.queued = False
@@ -243,6 +243,7 @@ class Segment:
         observe(waiting, end_offset)
         while waiting and waiting[0][0] <= end_offset:
             _, sink, token, base, time_us, _ = waiting.popleft()
+            self.committed_append_time_us = time_us
             sink.appended(token, base, time_us)
         if self._repeats:
             self._answer_repeats()
