@@ -6,6 +6,7 @@ JOBS       ?= 2
 SEEDS      ?= 2000
 FIRST_SEED ?= 0
 ROUNDS     ?= 200
+CHAOS_SECONDS ?= 60
 
 SETUP := $(PYTHON) scripts/setup.py
 RUN   := .venv/bin/python
@@ -18,7 +19,7 @@ help: ## this list
 	@echo
 	@awk -F ' *## ' '/^[a-z]+:.*## / { split($$1, name, ":"); printf "  %-8s %s\n", name[1], $$2 }' Makefile
 	@echo
-	@echo 'Settings: PYTHON=$(PYTHON) JOBS=$(JOBS) SEEDS=$(SEEDS) FIRST_SEED=$(FIRST_SEED) ROUNDS=$(ROUNDS)'
+	@echo 'Settings: PYTHON=$(PYTHON) JOBS=$(JOBS) SEEDS=$(SEEDS) FIRST_SEED=$(FIRST_SEED) ROUNDS=$(ROUNDS) CHAOS_SECONDS=$(CHAOS_SECONDS)'
 
 setup: ## make .venv and install everything into it (again only when something changed)
 	@$(SETUP) full
@@ -42,8 +43,9 @@ test: setup ## every test
 sim: setup ## SEEDS simulated runs with disks that lose what was not fsynced
 	$(RUN) -m tests.simulation.run --seeds $(SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 
-chaos: setup ## ROUNDS of kill -9 under load on real files
+chaos: setup ## ROUNDS of kill -9 of a broker, CHAOS_SECONDS of kill -9 and SIGSTOP in a cluster
 	$(RUN) -m tests.chaos.run --rounds $(ROUNDS)
+	$(RUN) -m tests.chaos.cluster --seconds $(CHAOS_SECONDS)
 
 bench: setup ## speed and memory, beside the raw limit of this machine
 	$(RUN) -m bench.run

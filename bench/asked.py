@@ -50,6 +50,14 @@ def milliseconds(value: float) -> str:
     return f"{value:.3g} ms"
 
 
+def seconds(value: float) -> str:
+    return f"{value:.3g} s"
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}"
+
+
 def of_raw(value: float) -> str:
     return f"{value:.2f} of raw"
 
@@ -84,6 +92,21 @@ ASKED: Final = (
     Asked("a fetch of one record from the hot tail, p50", ("read", "fetch_hot_p50_ms"), milliseconds),
     Asked("a fetch of one record from disk, p50", ("read", "fetch_disk_p50_ms"), milliseconds),
     Asked("1,000 topics in turn, against one topic", ("topics", "ratio_to_one_topic"), part, least=0.5),
+    Asked(
+        "three nodes, a producer at full speed over 1,000 rollovers: longest pause at one, p99",
+        ("rollover", "stall_p99_ms"),
+        milliseconds,
+        most=30,
+    ),
+    Asked("errors that this producer saw", ("rollover", "errors"), number, most=0),
+    Asked(
+        "kill -9 of the metadata leader: metadata writable again, longest of 20",
+        ("election", "max_s"),
+        seconds,
+        most=2,
+    ),
+    Asked("an append to another node meanwhile, p99", ("election", "append_p99_ms"), milliseconds),
+    Asked("the same before the kill, p99", ("election", "append_before_p99_ms"), milliseconds),
     Asked("broker memory, the most in any of these", ("all", "rss_mb"), megabytes, most=300),
     Asked("`ister --help`", ("help", "p50_ms"), milliseconds, most=150),
 )

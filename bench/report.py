@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from bench.asked import ASKED, Results, megabytes, milliseconds, rate
+from bench.cluster.timeline import draw_timeline
 from bench.plot import Bar, bar_chart
 
 START: Final = "<!-- figures:start -->"
@@ -83,7 +84,10 @@ def draw(results: Results) -> dict[str, str]:
             synced = "" if peer["synced"] else " (not synced)"
             appends.append((title + synced, peer["append"], False))
             lone.append((title + synced, peer["latency"], False))
+    election = results["ister"].get("election", {})
+    timeline = {"election.svg": draw_timeline(election["timeline"])} if "timeline" in election else {}
     return {
+        **timeline,
         "bench-append.svg": bar_chart(
             "100 B records in batches of 1,000, records a second",
             f"More is better. Acknowledged after a sync unless it says otherwise; {where}.",

@@ -11,12 +11,14 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from bench.asked import Results
+from bench.cluster.election import measure_election
+from bench.cluster.rollover import measure_rollover
 from bench.machine import machine_facts
 from bench.peers.kafka import Kafka
 from bench.peers.nats import Nats
@@ -40,6 +42,11 @@ SCENARIOS: Final = {
     "topics": ("topics", {"size": 100, "batch": 1000, "topics": 1000, "records": 2_000_000}),
 }
 """By name in the results: the mode, and its options."""
+CLUSTER: Final[dict[str, tuple[Callable[[Path, int], dict[str, Any]], int]]] = {
+    "rollover": (measure_rollover, 1000),
+    "election": (measure_election, 20),
+}
+"""What takes three nodes: by name in the results, how it is measured, and how many times."""
 QUICK_PART: Final = 20
 HELP_RUNS: Final = 11
 PEER_REPEATS: Final = 5
@@ -88,6 +95,16 @@ def measure_ister(quick: bool, repeats: int | None, only: Sequence[str]) -> dict
     return results
 
 
+def measure_cluster(quick: bool, only: Sequence[str]) -> dict[str, dict[str, Any]]:
+    results: dict[str, dict[str, Any]] = {}
+    for name, (measure, times) in CLUSTER.items():
+        if not only or name in only:
+            say(f"three nodes: {name}")
+            with scratch_directory() as directory:
+                results[name] = measure(directory, max(times // QUICK_PART, 1) if quick else times)
+    return results
+
+
 def measure_peer(peer: Peer, work: Workload, lone: Workload) -> dict[str, Any]:
     """Its fields; or that it is missing, and how to get it. Never a guess."""
     found = peer.find()
@@ -133,7 +150,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help=f"a {QUICK_PART}th of the records")
     parser.add_argument("--repeats", type=int, help="repetitions of each phase (else each mode's own)")
     parser.add_argument(
-        "--only", nargs="+", choices=list(SCENARIOS), default=[], help="print these, keep nothing"
+        "--only", nargs="+", choices=[*SCENARIOS, *CLUSTER], default=[], help="print these, keep nothing"
     )
     parser.add_argument("--no-peers", action="store_true", help="leave the peers out")
     parser.add_argument("--peers", action="store_true", help="the peers alone; print them, keep nothing")
@@ -143,11 +160,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str]) -> int:
     asked = parse(arguments)
+    machine = machine_facts(Path.cwd())  # before there is any load of our own
+    own: dict[str, Any] = {}
+    if not asked.peers:
+        own |= measure_ister(asked.quick, asked.repeats, asked.only)
+        own |= measure_cluster(asked.quick, asked.only)
     results: Results = {
         "measured_at": time.strftime("%Y-%m-%d", time.gmtime()),
         "quick": asked.quick,
-        "machine": machine_facts(Path.cwd()),
-        "ister": {} if asked.peers else measure_ister(asked.quick, asked.repeats, asked.only),
+        "machine": machine,
+        "ister": own,
         "peers": {} if asked.no_peers or asked.only else measure_peers(asked.quick, asked.repeats),
     }
     partial = asked.only or asked.peers

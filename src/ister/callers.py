@@ -4,6 +4,7 @@ Anything may call there: another broker, a client with the wrong port, a scanner
 claim to memory before it has said who it is: until its hello was accepted a caller may send messages of up
 to `GREETING_BYTES` and has `GREETING_SECONDS` for it. How many may call at once is bounded; beyond that the
 oldest of those that did not say that they are in the cluster has to go, so that strangers keep no member out.
+Who falls silent is let go: a node that lost power says no goodbye.
 A caller that does not take its answers is not read from. Whatever is refused is told why, in the caller's own
 words where it is one of ours, and its connection closed; nothing of it reaches the node.
 """
@@ -30,6 +31,7 @@ log = logging.getLogger("ister.peers")
 
 GREETING_BYTES = 64 * 1024
 GREETING_SECONDS = 5.0
+SILENT_SECONDS = 15.0
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_CALLERS = 256
 MAX_REQUESTS = 4096
@@ -53,12 +55,14 @@ class Callers:
         serve: Serve,
         accepts: Callable[[PeerHello], IsterError | None],
         on_hello: Callable[[PeerHello], None],
+        now_us: Callable[[], int] = lambda: 0,
     ) -> None:
         self.hello = hello
         self.on_raft = on_raft
         self.serve = serve
         self.accepts = accepts
         self.on_hello = on_hello
+        self.now_us = now_us
         self._all: dict[Caller, None] = {}
 
     def __len__(self) -> int:
@@ -79,12 +83,17 @@ class Callers:
     def opened(self, caller: Caller) -> None:
         self._all[caller] = None
         if len(self._all) > MAX_CALLERS:
-            gone = next((one for one in self._all if not one.is_member), caller)
+            silent = min(self._all, key=lambda one: one.heard_at)
+            gone = next((one for one in self._all if not one.is_member), silent)
             gone.refuse(Overloaded(f"{MAX_CALLERS} others have called this node already"))
             self.lost(gone)
 
     def lost(self, caller: Caller) -> None:
         self._all.pop(caller, None)
+
+    def drop(self, is_gone: Callable[[PeerHello], bool]) -> None:
+        for caller in [one for one in self._all if one.hello is not None and is_gone(one.hello)]:
+            caller.abort()
 
 
 class Caller(MessageStream):
@@ -93,6 +102,7 @@ class Caller(MessageStream):
     def __init__(self, callers: Callers) -> None:
         super().__init__(GREETING_BYTES, PEER_PREAMBLE_SIZE)
         self.hello: PeerHello | None = None
+        self.heard_at = 0.0
         self._callers = callers
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -105,7 +115,9 @@ class Caller(MessageStream):
     # The stream's side.
 
     def opened(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(GREETING_SECONDS, self._too_late)
+        loop = asyncio.get_running_loop()
+        self.heard_at = loop.time()
+        self._timer = loop.call_later(GREETING_SECONDS, self._too_late)
         self._callers.opened(self)
 
     def preamble(self, data: bytes) -> None:
@@ -113,6 +125,7 @@ class Caller(MessageStream):
 
     def message(self, correlation: int, kind: int, header: bytes, payload: bytes) -> None:
         hello = self.hello
+        self.heard_at = asyncio.get_running_loop().time()
         if hello is None:
             if kind != PeerKind.HELLO:
                 raise BadRequest(f"a peer's first request is of kind {kind}, a hello was expected")
@@ -120,7 +133,7 @@ class Caller(MessageStream):
         elif kind == PeerKind.HELLO:
             raise BadRequest(f"node {hello.node.node_id} said hello a second time")
         elif kind == PeerKind.PING:
-            self.send(correlation, 0, b"")
+            self.send(correlation, 0, self._callers.now_us().to_bytes(8, "little"))
         elif not hello.cluster_id and kind != PeerKind.JOIN:
             raise BadRequest(f"a node that is in no cluster sent a request of kind {kind}")
         elif kind == _RAFT:
@@ -159,11 +172,21 @@ class Caller(MessageStream):
         self.hello = hello
         if self._timer is not None:
             self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(SILENT_SECONDS, self._look)
         if hello.cluster_id:
             self.max_bytes = MAX_MESSAGE_BYTES
         self._callers.on_hello(hello)
         mine = self._callers.hello()
         self.send(correlation, 0, encode_header(PeerHelloAnswer(mine.cluster_id, mine.node)))
+
+    def _look(self) -> None:
+        """A member asks now and then whether this node is there: one that does not is gone without a word."""
+        loop = asyncio.get_running_loop()
+        left = self.heard_at + SILENT_SECONDS - loop.time()
+        if left <= 0:
+            self.abort()
+        else:
+            self._timer = loop.call_later(left, self._look)
 
     def _too_late(self) -> None:
         self.refuse(RequestTimeout(f"no hello came within {GREETING_SECONDS:g} s"))

@@ -136,6 +136,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_entries: Annotated[
         int, _count("Metadata is written as a snapshot after this many commands.", 10, 10_000_000)
     ] = 10_000
+    max_clock_skew_ms: Annotated[
+        int,
+        _duration(
+            "How far this broker's clock may be from most others'; beyond it, it neither leads nor drops.",
+            100,
+            24 * _HOUR_MS,
+        ),
+    ] = 60_000
     test_controls: Annotated[
         bool, Spec(Kind.SWITCH, "Take commands that break things on purpose, from loopback only. For tests.")
     ] = False

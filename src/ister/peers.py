@@ -25,6 +25,7 @@ log = logging.getLogger("ister.peers")
 LONGEST_PAUSE_SECONDS = 1.0
 CONNECT_SECONDS = 2.0
 PING_SECONDS = 0.5
+SILENT_PINGS = 4
 SILENT_SECONDS = 1.5
 """A node that did not answer a ping for so long is not counted on for anything new."""
 MAX_STRANGERS = 32
@@ -48,8 +49,10 @@ class Peers:
         serve: Serve,
         accepts: Callable[[PeerHello], IsterError | None],
         on_refused: Callable[[DataDirectoryError], None] = lambda error: None,
+        now_us: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`on_refused` is told when another node takes this one's directory for a copy."""
+        """`on_refused` is told when another node takes this one's directory for a copy; `now_us` is the clock
+        that others are told of (A6)."""
         self.hello = hello
         self.on_refused = on_refused
         self.listener: Listener | None = None
@@ -58,7 +61,12 @@ class Peers:
         self._strangers: dict[int, None] = {}
         """Those of them that only called: the metadata has not said yet that they are members."""
         self._callers = Callers(
-            hello, on_raft=on_raft, serve=serve, accepts=accepts, on_hello=self.heard_from
+            hello,
+            on_raft=on_raft,
+            serve=serve,
+            accepts=accepts,
+            on_hello=self.heard_from,
+            now_us=now_us,
         )
 
     async def listen(self, host: str, port: int) -> None:
@@ -100,6 +108,21 @@ class Peers:
                 oldest = next(iter(self._strangers))
                 del self._strangers[oldest]
                 self._links.pop(oldest).stop()
+
+    def drop_callers(self, node_id: int, starts: int) -> None:
+        """Let go of whoever calls as an earlier start of this node: who still is there has to say hello
+        again, and hears that it is not the one any more (I2)."""
+        self._callers.drop(
+            lambda hello: hello.node.node_id == node_id and hello.starts < starts and bool(hello.cluster_id)
+        )
+
+    def clock_of(self, member: int) -> int | None:
+        """About what another node's clock says now, whatever this one's does; None if it is not heard."""
+        link = self._links.get(member)
+        if link is None or not link.is_alive or link.clock is None:
+            return None
+        now_us, heard_at = link.clock
+        return now_us + int((asyncio.get_running_loop().time() - heard_at) * 1_000_000)
 
     def callers(self) -> list[NodeAddress]:
         """The nodes that have called here and say that they are in the cluster."""
@@ -220,6 +243,8 @@ class _Link:
         self._network = network
         self._connection: _Outbound | None = None
         self.said: NodeAddress | None = None
+        self.clock: tuple[int, float] | None = None
+        """What its clock said, and when that was heard."""
         self._nudge = asyncio.Event()
         self.task = asyncio.get_running_loop().create_task(self._keep())
 
@@ -264,15 +289,18 @@ class _Link:
 
     async def _watch(self, connection: _Outbound) -> None:
         """Until the connection is gone: ask now and then, so that a silent node is known as such."""
+        unanswered = 0
         while not connection.is_closed:
             try:
                 async with asyncio.timeout(SILENT_SECONDS):
-                    await connection.request(PeerKind.PING, b"", b"")
-                self.is_alive = True
+                    answer = await connection.request(PeerKind.PING, b"", b"")
+                self.is_alive, unanswered = True, 0
+                self.clock = int.from_bytes(answer.header, "little"), asyncio.get_running_loop().time()
             except TimeoutError:
                 self.is_alive = False
-                if self.said is not None:
-                    connection.close()  # it called from another place: what is left here may never break
+                unanswered += 1
+                if self.said is not None or unanswered >= SILENT_PINGS:
+                    connection.abort()  # it may never break by itself: dial it, or where it called from
             try:
                 async with asyncio.timeout(PING_SECONDS):
                     await connection.gone.wait()

@@ -36,7 +36,8 @@ def a_run() -> dict[str, Any]:
     for asked in ASKED:
         scenario, field = asked.path
         found = scenarios.setdefault(scenario, dict(FIELDS))
-        found[field] = asked.least or asked.most or 1.0
+        bounds = [bound for bound in (asked.least, asked.most) if bound is not None]
+        found[field] = bounds[0] if bounds else 1.0
     scenarios["latency"]["raw_p50_ms"] = 0.1
     return {
         "quick": False,

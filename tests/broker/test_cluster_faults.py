@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.cluster_world import PEER_PORT, World, WorldNode, read_all, run_story
-from tests.holes.cluster_plants import check_line, make_topic, numbers, until, when_applied
+from tests.holes.cluster_plants import check_line, make_topic, numbers, raw_client, until, when_applied
 
 from ister.errors import DataDirectoryError, IsterError, NodeUnreachable, UnknownTopic
 from ister.metadata.commands import AnyCommand, OpenedSegment, SealSegment
@@ -203,8 +203,9 @@ def test_what_a_minority_acknowledged_is_there_when_the_network_is_whole_again()
             await asyncio.sleep(5)
             for number in range(1, 8):  # the segment's limit is 5: nobody can seal it, so it grows (A8)
                 assert (await log.append(topic, [b"%d" % number])).base_offset == number
-            with pytest.raises(IsterError, match="metadata"):
-                await log.create_topic("made-by-a-minority")
+        client = await raw_client(world, lonely)  # one that knows of no other node
+        with pytest.raises(IsterError, match="metadata"):
+            await client.create("made-by-a-minority")
         rest = [node for node in world.up if node is not lonely]
         async with world.connect(*[node.node_id for node in rest]) as log:
             await log.create_topic("made-by-the-majority")
@@ -228,6 +229,7 @@ def test_a_topic_that_two_halves_want_to_make_is_made_once() -> None:
         rest = [node for node in world.up if node is not lonely]
         for other in rest:
             world.network.partition(lonely.host, other.host)
+        await asyncio.sleep(3)  # until the others know: they would give the topic to the one that is cut off
         async with (
             world.connect(lonely.node_id, retry_deadline_s=20) as one,
             world.connect(*[node.node_id for node in rest]) as two,

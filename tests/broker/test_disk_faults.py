@@ -106,7 +106,8 @@ def test_after_a_failed_flush_the_next_segment_takes_over_at_the_last_good_end(
 def test_pipelined_appends_around_a_failed_sync_are_each_answered_once_and_truly() -> None:
     async def scenario(node: SimNode) -> None:
         client = await node.connect()
-        node.disk.faults.add("sync", prefix="segments/", suffix=LOG, count=2, after=6, error=errno.EIO)
+        node.disk.faults.add("sync", prefix="segments/", suffix=LOG, count=1, after=6, error=errno.EIO)
+        node.disk.faults.add("sync_directory", prefix="segments/", count=1, after=1, error=errno.EIO)
         for number in range(100):
             client.send(append_request(number, "t", frame_of(b"%d" % number)))
             await asyncio.sleep(0.0007)

@@ -21,6 +21,8 @@ from ister.protocol.peer import NodeAddress, PeerHello, PeerKind, Removed, encod
 
 async def call(world: World, *data: bytes, port: int = PEER_PORT, name: str = "stranger") -> RawClient:
     """Somebody connects to node 1 and sends this."""
+    # In one piece: who goes on sending after it was refused may see a reset before the answer, as with TCP.
+    world.network.split_probability = 0.0
     client = await world.network.host(name).connect(RawClient, "node-1", port)
     assert isinstance(client, RawClient)
     if data:
@@ -52,6 +54,11 @@ async def check_unharmed(world: World) -> None:
 
 async def names(log: ister.Log) -> list[str]:
     return [topic.topic.partition("/")[2] for topic in await log.list_topics()]
+
+
+def order(correlation: int) -> bytes:
+    """What a metadata leader tells a node that was removed."""
+    return encode_message(correlation, PeerKind.REMOVED, encode_header(Removed("go", 1)))
 
 
 def hello(cluster_id: str = "", node_id: int = 9, disk_id: str = "09") -> bytes:
@@ -100,9 +107,9 @@ def test_a_broker_on_the_client_port_is_told_which_port_it_wants() -> None:
         encode_peer_preamble() + encode_message(1, PeerKind.HELLO, b"\xc1\xc1"),
         encode_peer_preamble() + encode_message(1, PeerKind.PING, b""),
         encode_peer_preamble() + encode_message(1, PeerKind.RAFT, b"", 4) + b"raft",
-        encode_peer_preamble() + encode_message(1, PeerKind.REMOVED, encode_header(Removed("go"))),
+        encode_peer_preamble() + order(1),
         encode_peer_preamble() + hello() + encode_message(2, PeerKind.RAFT, b"", 4) + b"raft",
-        encode_peer_preamble() + hello() + encode_message(2, PeerKind.REMOVED, encode_header(Removed("go"))),
+        encode_peer_preamble() + hello() + order(2),
         encode_peer_preamble() + hello() + hello(),
         encode_peer_preamble() + hello("another cluster"),
         encode_peer_preamble() + hello(node_id=-1),
@@ -137,7 +144,7 @@ def test_a_large_message_of_one_that_is_no_member_takes_no_memory(size: int, gre
             client.send(hello())
             assert (await client.answer()).kind == 0
         stranger = next(reversed(callers_of(world)._all))
-        client.send(PREFIX.pack(size - 4, 2, PeerKind.JOIN, 0), bytes(100_000))
+        client.send(PREFIX.pack(size - 4, 2, PeerKind.JOIN, 0), bytes(1000))
         error = await turned_away(client)
         assert isinstance(error, MessageTooLarge) and str(callers.GREETING_BYTES) in error.message
         assert len(stranger._buffer) <= callers.GREETING_BYTES

@@ -18,8 +18,9 @@ from random import Random
 import ister
 from ister.errors import IsterError
 from ister.testing.checkers import Violation, check_history
-from ister.testing.history import History, Outcome, Read, SeenFrame, Send
+from ister.testing.history import History, Outcome, Read, Send
 from tests.chaos.broker_process import BrokerProcess
+from tests.chaos.cluster_load import seen
 
 TOPICS = ("orders", "events")
 PRODUCERS = 6
@@ -172,11 +173,11 @@ class Chaos:
         try:
             async with aclosing(log.read(topic, start=start).frames()) as frames:
                 async for frame in frames:
-                    seen = _seen(frame)
-                    if seen.base_offset in known and known[seen.base_offset] != seen:
-                        raise Violation("one_offset_one_value", f"{topic} changed at {seen.base_offset}")
-                    if seen.base_offset >= final.end_offset:
-                        final.frames.append(seen)
+                    found = seen(frame)
+                    if found.base_offset in known and known[found.base_offset] != found:
+                        raise Violation("one_offset_one_value", f"{topic} changed at {found.base_offset}")
+                    if found.base_offset >= final.end_offset:
+                        final.frames.append(found)
         except IsterError as error:
             if error.code != "unknown-topic":  # nothing was acknowledged before the first death
                 raise
@@ -200,12 +201,6 @@ class Chaos:
         self.result.acknowledged = outcomes[Outcome.ACKNOWLEDGED]
         self.result.unknown = outcomes[Outcome.UNKNOWN]
         self.result.records = sum(final.end_offset for final in self._finals.values())
-
-
-def _seen(frame: ister.Frame) -> SeenFrame:
-    header = frame.header
-    values = tuple(record.value for record in frame.records())
-    return SeenFrame(header.base_offset, values, header.append_time_us, header.producer_id, header.sequence)
 
 
 def run_rounds(rounds: int, seed: int) -> Result:

@@ -1,15 +1,15 @@
-"""A client of ours learns which node to ask, keeps its frames in order on the way, and outlives its bootstrap."""
+"""A client learns which node to ask, keeps its frames in order on the way, and outlives its bootstrap."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
+from tests.cluster_world import World, WorldNode, read_all, run_story
 
 from ister.client.connection import Connection
 from ister.client.sequencer import Sequencer
 from ister.errors import ConnectionFailed
-from tests.cluster_world import World, WorldNode, read_all, run_story
 
 
 def appended_here(node: WorldNode) -> float:

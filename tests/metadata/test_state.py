@@ -279,7 +279,11 @@ commands = st.one_of(
         then=members,
     ),
     st.builds(DeleteTopic, uids),
-    st.builds(AlterTopic, uids, st.builds(TopicSettings, segment_records=st.integers(1, 9))),
+    st.builds(
+        AlterTopic,
+        uids,
+        st.dictionaries(st.sampled_from(["segment_records", "fsync", "what"]), st.integers(1, 9), max_size=2),
+    ),
     st.builds(OpenedSegment, uids, st.integers(1, 4), members),
     st.builds(TrimTopic, uids, st.integers(0, 40)),
     st.builds(ClaimCursor, uids, members, st.integers(1, 3)),

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
+from raft_words import Words
 
 from ister.errors import BadRequest, IsterError, NotLeader, RequestTimeout
-from ister.io.disk import LocalDisk
 from ister.peers import Peers
 from ister.protocol.peer import NodeAddress, PeerHello
 from ister.raft import (
@@ -21,41 +19,12 @@ from ister.raft import (
     Heartbeat,
     MembershipChange,
     RaftConfig,
-    Role,
-    SnapshotMetadata,
     bootstrap_state,
     decode_message,
     encode_message,
 )
 from ister.raft.driver import RaftNode
-from ister.raft.durable import DurableStorage
-from ister.raft.snapshot_file import WrittenSnapshot
 from ister.testing import SimDisk, SimNetwork, SimProcess, VirtualLoop, simulate
-
-
-class Words:
-    """A state machine that remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.applied: list[bytes] = []
-        self.index = 0
-
-    def apply(self, index: int, data: bytes) -> int:
-        self.skip(index)
-        self.applied.append(data)
-        return len(self.applied)
-
-    def skip(self, index: int) -> None:
-        assert index == self.index + 1
-        self.index = index
-
-    def to_bytes(self) -> bytes:
-        return b"%d\n" % self.index + b"\n".join(self.applied)
-
-    def restore(self, data: bytes) -> None:
-        index, _, rest = data.partition(b"\n")
-        self.index = int(index)
-        self.applied = rest.split(b"\n") if rest else []
 
 
 def address(number: int) -> NodeAddress:
@@ -344,55 +313,3 @@ def test_what_the_state_machine_cannot_apply_stops_the_node() -> None:
         assert ["KeyError" in error.message for error in member.fatal] == [True]
 
     simulate(main, seed=9, limit_seconds=60)
-
-
-def test_changes_are_committed_while_a_snapshot_is_being_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = threading.Event()
-    write = DurableStorage.write_snapshot
-
-    def write_when_told(storage: DurableStorage, metadata: SnapshotMetadata, data: bytes) -> WrittenSnapshot:
-        assert written.wait(30)
-        return write(storage, metadata, data)
-
-    monkeypatch.setattr(DurableStorage, "write_snapshot", write_when_told)
-
-    async def main() -> None:
-        disk = LocalDisk(tmp_path)
-        leads, words = asyncio.Event(), Words()
-        fatal: list[IsterError] = []
-        raft = RaftNode(
-            RaftConfig(node_id=1),
-            disk,
-            words,
-            random=random.Random(1),
-            send=lambda member, data: None,
-            on_fatal=fatal.append,
-            on_soft_state=lambda soft: leads.set() if soft.role is Role.LEADER else None,
-            snapshot_every=20,
-        )
-        await raft.start(bootstrap_state([1]))
-        async with asyncio.timeout(30):
-            await leads.wait()
-            for number in range(60):
-                await raft.propose(b"w%d" % number, timeout=20)
-            assert raft.status().snapshot_index == 0
-            written.set()
-            while raft.status().snapshot_index == 0:  # noqa: ASYNC110 (nobody is told of it)
-                await asyncio.sleep(0.01)
-        taken_at = raft.status().snapshot_index
-        assert 20 <= taken_at < 60, "the state as it was when the snapshot was begun"
-        await raft.stop()
-        storage = DurableStorage(disk)
-        found = storage.load()
-        assert found.snapshot is not None
-        again = Words()
-        again.restore(found.snapshot.read(0, found.snapshot.size))
-        assert (again.index, again.applied) == (taken_at, words.applied[: len(again.applied)])
-        assert found.entries[-1].data == b"w59"
-        storage.close()
-        disk.close()
-        assert not fatal
-
-    asyncio.run(main())

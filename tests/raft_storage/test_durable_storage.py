@@ -245,3 +245,66 @@ def test_damage_is_an_error_never_a_forgotten_vote(what: str) -> None:
     disk.rot(f"raft/{name}", 75, bit=1)
     with pytest.raises(CorruptSegment):
         opened(disk)
+
+
+def test_damage_in_what_an_earlier_start_has_checked_is_an_error_too() -> None:
+    disk, storage = new()
+    for term in range(1, 6):
+        storage.append(HardState(term, 1, 0), entries(term, term))
+        storage.sync()
+    disk.kill()
+    opened(disk)  # leaves a checkpoint: the next one does not scan what is before it
+    disk.kill()
+    disk.rot("raft/journal-0000000000000001.log", 75, bit=1)
+    with pytest.raises(CorruptSegment, match="metadata journal") as caught:
+        opened(disk)
+    assert "Restore" in caught.value.hint
+
+
+def test_a_journal_under_anothers_name_is_an_error_and_stays_as_it_is() -> None:
+    disk, storage = new()
+    storage.append(HardState(1, 1, 0), entries(1, 1))
+    storage.sync()
+    disk.kill()
+    mount, name = disk.mount(), "raft/journal-0000000000000009.log"
+    mount.rename("raft/journal-0000000000000001.log", name)
+    before = read(disk, name)
+    with pytest.raises(CorruptSegment, match="under another name"):
+        opened(disk)
+    assert read(disk, name) == before
+
+
+def read(disk: SimDisk, path: str) -> bytes:
+    file = disk.mount().open(path)
+    return file.read(file.size(), 0)
+
+
+@pytest.mark.parametrize("index", [2, 5])
+def test_a_journal_whose_snapshot_is_gone_is_an_error(index: int) -> None:
+    disk, storage = new()
+    storage.append(HardState(1, 1, 5), entries(1, *range(1, 6)))
+    storage.sync()
+    storage.save_snapshot(snapshot(index), b"x")
+    storage.compact(index)
+    disk.kill()
+    disk.mount().remove("raft/snapshot")
+    with pytest.raises(CorruptSegment, match="snapshot"):
+        opened(disk)
+
+
+def test_i2_a_node_that_is_not_new_does_not_begin_with_nothing() -> None:
+    disk = SimDisk(random.Random(1))
+    with pytest.raises(CorruptSegment, match="no journal"):
+        DurableStorage(disk.mount()).load(may_be_new=False)
+    assert DurableStorage(disk.mount()).load() == StoredState(HardState(), (), None)
+
+
+def test_what_is_kept_may_be_larger_than_a_client_may_send() -> None:
+    """A compacted journal is one frame, and a client's limit on frames is not the log's."""
+    disk, storage = new()
+    large = [Entry(1, index, EntryKind.COMMAND, bytes(8 << 20)) for index in range(1, 10)]
+    storage.append(HardState(1, 1, 9), large)
+    storage.save_snapshot(snapshot(1), b"x")
+    storage.compact(0)
+    disk.kill()
+    assert len(opened(disk)[1].entries) == 8

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from random import Random
 
-from ister.errors import IsterError
+from ister.errors import CorruptSegment, IsterError
+from ister.frame import Frame, FrameHeader, decode
 from ister.testing import Loss, SimDisk, SimNetwork, VirtualLoop
 from ister.testing.history import History
+from ister.wal.recovery import durable_before
 from tests.simulation.load import Clients
 from tests.simulation.node import HOST, NodeDied, SimNode
 
@@ -52,6 +54,7 @@ class Nemesis:
             (2, self.failed_journal),
             (2, self.failed_names),
             (2, self.torn_side_files),
+            (2, self.rotten_metadata),
             (2, self.wrong_clock),
         ]
 
@@ -221,6 +224,52 @@ class Nemesis:
                 else:
                     self.disk.tear(path, self.dice.randrange(size + 1))
 
+    async def rotten_metadata(self) -> None:
+        """A bit of the metadata flips while the node is down: it must not start then, and say why (E6)."""
+        self.node.die(Loss.NONE, power=False)
+        places = list(self._provable_metadata())
+        if not places:
+            return
+        path, start, size = self.dice.choice(places)
+        position, bit = start + self.dice.randrange(size), self.dice.randrange(8)
+        self.disk.rot(path, position, bit)
+        async with self._starting:
+            try:
+                await self.node.start()
+            except (NodeDied, OSError):
+                pass  # for another reason
+            except IsterError as error:
+                if not isinstance(error, CorruptSegment):
+                    self.history.violated(
+                        f"byte {position} of {path} is rotten, and the start says: {error!r}"
+                    )
+            else:
+                self.history.violated(f"byte {position} of {path} is rotten, and the node starts")
+                self.node.die(Loss.NONE, power=False)
+        self.disk.rot(path, position, bit)
+
+    def _provable_metadata(self) -> Iterator[tuple[str, int, int]]:
+        """Where damage cannot be taken for a torn tail (P3): path, position and size."""
+        journals = {}
+        for path, image in self.disk._tree.files():
+            if path == "raft/snapshot":
+                yield path, 0, len(image.volatile)
+            if path.startswith("raft/journal-") and path.endswith(".log"):
+                journals[path] = _frames(image.volatile)
+        newest = max((path for path, frames in journals.items() if frames), default="")
+        frames = journals.get(newest, [])
+        proved = max((durable_before(header) for _, header in frames), default=0)
+        yield from ((newest, at, header.size) for at, header in frames if header.base_offset < proved)
+
     async def wrong_clock(self) -> None:
         self.node.clock.jump(self.dice.choice((-3600.0, -5.0, 5.0, 3600.0)))
         self.node.clock.drift(self.dice.choice((0.5, 1.0, 2.0)))
+
+
+def _frames(data: bytearray) -> list[tuple[int, FrameHeader]]:
+    """The frames at the head of a file, with their positions."""
+    found, position = [], 0
+    while isinstance(frame := decode(data, position), Frame):
+        found.append((position, frame.header))
+        position += frame.header.size
+    return found

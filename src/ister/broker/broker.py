@@ -10,8 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-import msgspec
-
 from ister.broker.creating import Creation
 from ister.broker.data_directory import DirectoryIdentity, claim_directory
 from ister.broker.descriptions import describe_topic
@@ -50,7 +48,7 @@ from ister.metadata.replicated import ReplicatedMetadata
 from ister.metadata.state import NodeState, TopicState
 from ister.metrics import Gauge, Registry
 from ister.names import normalise_topic
-from ister.protocol.messages import TopicDescription, TopicSettings
+from ister.protocol.messages import TopicDescription
 from ister.protocol.peer import node_of
 from ister.settings import validate_settings
 from ister.wal.group_commit import GroupCommit
@@ -167,14 +165,7 @@ class Broker:
         if self.metadata.is_sole_voter:
             await self.metadata.read_index()  # nobody else is needed for it
             self._check_cluster(self.identity.cluster_id)
-            self._count_this_start(self.identity.disk_id)
             await self.upkeep.remove_leftovers()
-
-    def _count_this_start(self, disk_id: str) -> None:
-        """The number of the last start may not have found room in a full directory; then the log has it."""
-        known = self.metadata.state.nodes.get(self.config.node_id)
-        if known is not None and known.disk_id == disk_id and known.starts >= self.metadata.starts:
-            self.metadata.starts = known.starts + 1
 
     async def announce(self, client_host: str, client_port: int) -> None:
         """Tell the cluster of this start, and begin to lead once it knows.
@@ -370,6 +361,18 @@ class Broker:
             raise UnknownTopic(f"there is no topic {name}")
         return topic
 
+    async def find_same(self, name: str, uid: int, min_index: int = 0) -> TopicLog:
+        """The topic with this uid, and no other that has its name now; any for 0 (I3)."""
+        topic = await self.find(name, min_index)
+        if uid in (0, topic.state.uid):
+            return topic
+        if not self.metadata.is_alone:
+            await self.metadata.read_index(LOOKUP_SECONDS)
+            topic = await self.find(name)
+        if topic.state.uid != uid:
+            raise UnknownTopic(f"topic {name} with uid {uid} was deleted; the one that is there is another")
+        return topic
+
     async def create_topic(self, name: str, settings: dict[str, int | str], *, if_absent: bool) -> TopicLog:
         name = normalise_topic(name, self.config.max_topic_name)
         if self._stopping:
@@ -377,17 +380,24 @@ class Broker:
         return await self._creation.create(name, settings, if_absent=if_absent)
 
     async def alter_topic(self, name: str, settings: dict[str, int | str]) -> None:
-        topic = await self.find(name)
-        changed = validate_settings(settings)
-        chosen: TopicSettings = msgspec.structs.replace(topic.state.settings, **changed)
-        outcome = await self.metadata.propose(AlterTopic(topic.state.uid, chosen))
+        topic = await self._find_current(name)
+        outcome = await self.metadata.propose(AlterTopic(topic.state.uid, validate_settings(settings)))
         if not outcome.ok:
             raise UnknownTopic(f"topic {topic.state.name} was deleted meanwhile")
 
-    async def delete_topic(self, name: str) -> None:
-        topic = await self.find(name)
+    async def delete_topic(self, name: str, uid: int = 0) -> None:
+        """The topic that has the name now, or only the one with this uid."""
+        topic = await self._find_current(name)
+        if uid not in (0, topic.state.uid):
+            raise UnknownTopic(f"topic {name} with uid {uid} was deleted; the one that is there is another")
         # One that is stale was deleted meanwhile: by another, or by an earlier attempt of this very call.
         await self.metadata.propose(DeleteTopic(topic.state.uid))
+
+    async def _find_current(self, name: str) -> TopicLog:
+        """The topic that has the name, by all that was committed anywhere before now."""
+        if not self.metadata.is_alone:
+            await self.metadata.read_index(LOOKUP_SECONDS)
+        return await self.find(name)
 
     async def describe(self, topic: TopicLog, *, with_segments: bool = True) -> TopicDescription:
         if topic.leads:

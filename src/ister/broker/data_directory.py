@@ -1,18 +1,24 @@
 """Whose data directory this is: cluster, node, disk, and how often it was started (I1, I2).
 
 `ister.json` is written once, when the directory is made, and again at each start with the start number
-raised, which later exposes a directory that was copied. A directory is refused if it is in use, another
-node's, written by a newer format, or holds files that are not ours.
+raised, which later exposes a directory that was copied. No two starts may have the same number: what a dead
+process proposed to the cluster is told from its successor's doings by it. On a full disk the file cannot be
+replaced; then the number goes into `starts`, whose few bytes are there since the directory was made.
+
+A directory is refused if it is in use, another node's, written by a newer format, or holds files that are not
+ours.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import struct
 
 import msgspec
 
 from ister.errors import DataDirectoryError
+from ister.frame import crc32c
 from ister.io.clock import Clock
 from ister.io.disk import Disk, read_whole, write_whole
 
@@ -21,7 +27,13 @@ log = logging.getLogger("ister.broker.directory")
 FORMAT = 2
 IDENTITY_FILE = "ister.json"
 LOCK_FILE = "lock"
-_OURS = frozenset({IDENTITY_FILE, IDENTITY_FILE + ".new", LOCK_FILE, "raft", "segments", "lost+found"})
+STARTS_FILE = "starts"
+_OURS = frozenset(
+    {IDENTITY_FILE, IDENTITY_FILE + ".new", LOCK_FILE, STARTS_FILE, "raft", "segments", "lost+found"}
+)
+_SLOT = struct.Struct("<QI")
+_SLOT_BYTES = 512
+"""Two of them, a sector each, written in turn: a torn write leaves the number before."""
 
 
 class DirectoryIdentity(msgspec.Struct, frozen=True):
@@ -51,15 +63,49 @@ def claim_directory(disk: Disk, clock: Clock, node_id: int) -> DirectoryIdentity
             hint=f"Start with --node-id {identity.node_id}, or with another --data-dir.",
         )
     is_new = identity.starts == 0
-    identity = msgspec.structs.replace(identity, starts=identity.starts + 1)
+    starts = max(identity.starts, _starts_in_place(disk)) + 1
+    identity = msgspec.structs.replace(identity, starts=starts)
     try:
+        if not disk.exists(STARTS_FILE):
+            write_whole(disk, STARTS_FILE, bytes(2 * _SLOT_BYTES))
         save_identity(disk, identity)
     except OSError as error:
         if is_new or error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         # A broker must start on a full disk: retention may be what makes room (P5).
-        log.warning("the number of this start was not written: %s", error)
+        log.warning("the number of this start is kept aside: %s", error)
+        _number_in_place(disk, starts)
     return identity
+
+
+def _number_in_place(disk: Disk, starts: int) -> None:
+    """Durable without a byte of new space."""
+    try:
+        file = disk.open(STARTS_FILE)
+        try:
+            number = starts.to_bytes(8, "little")
+            file.write([_SLOT.pack(starts, crc32c(number))], starts % 2 * _SLOT_BYTES)
+            file.sync()
+        finally:
+            file.close()
+    except OSError as error:
+        raise DataDirectoryError(
+            f"the number of this start cannot be written to {disk.location}: {error}",
+            hint="Free a little space on this disk, then start the broker again.",
+        ) from error
+
+
+def _starts_in_place(disk: Disk) -> int:
+    """The number of the last start that found no room elsewhere; 0 if there was none."""
+    if not disk.exists(STARTS_FILE):
+        return 0
+    data, found = read_whole(disk, STARTS_FILE), 0
+    for position in (0, _SLOT_BYTES):
+        if len(data) >= position + _SLOT.size:
+            starts, crc = _SLOT.unpack_from(data, position)
+            if starts and crc == crc32c(starts.to_bytes(8, "little")):
+                found = max(found, starts)
+    return found
 
 
 def save_identity(disk: Disk, identity: DirectoryIdentity) -> None:

@@ -1,4 +1,6 @@
-"""The way to other nodes, for requests that only they can answer: one connection to each, to its client port.
+"""The way to other nodes, for requests that only they can answer: connections to their client ports.
+
+One to each for appends, and one for everything else, so that a slow answer is in no append's way.
 
 Appends to one node leave in the order in which they came, and as many at once as the connection takes. What
 cannot be sent because the node cannot be reached is refused as `NodeUnreachable`: it was not begun there.
@@ -17,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 from ister.addresses import Address
 from ister.client.connection import Answer, Connection, open_connection
-from ister.errors import ConnectionFailed, IsterError, NodeUnreachable
+from ister.errors import ConnectionFailed, IsterError, NodeUnreachable, RequestTimeout
 from ister.io.network import Network
 from ister.metadata.state import NodeState
 from ister.protocol.codec import AppendAnswer, Bytes, decode_appended
@@ -28,6 +30,8 @@ log = logging.getLogger("ister.broker.forwarding")
 
 CONNECT_SECONDS = 2.0
 REQUEST_SECONDS = 10.0
+LATE_SECONDS = 60.0
+APPEND_SECONDS = 30.0
 _PAUSE_SECONDS = 0.2
 """A node that could not be reached is not tried again for each request."""
 
@@ -55,33 +59,39 @@ class Forwarder:
         self.hello = Hello(f"ister-node/{node_id}")
         self.cluster_id = cluster_id
         self.find = find
-        self._ways: dict[int, _Way] = {}
+        self._ways: dict[tuple[int, bool], _Way] = {}
         self._errors_due = 0
 
     def append(self, member: int, header: bytes, frame: Bytes, waiter: PassedOn) -> None:
         if self._fails_on_purpose():
             waiter.returned(_on_purpose(member))
         else:
-            self._way(member).append(_Waiting(header, frame, waiter))
+            self._way(member, for_appends=True).append(_Waiting(header, frame, waiter))
 
     async def request(
         self, member: int, kind: int, header: bytes, *, timeout_s: float = REQUEST_SECONDS
     ) -> Answer:
         if self._fails_on_purpose():
             raise _on_purpose(member)
-        connection = await self._way(member).connection()
-        return await connection.request(kind, header, timeout_s=timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self._way(member, for_appends=False).connection()
+                # Longer than anybody waits here: one slow answer must not end what others wait for.
+                return await connection.request(kind, header, timeout_s=timeout_s + LATE_SECONDS)
+        except TimeoutError as error:
+            raise RequestTimeout(f"node {node_of(member)} did not answer within {timeout_s:.0f} s") from error
 
-    def _way(self, member: int) -> _Way:
-        way = self._ways.get(member)
+    def _way(self, member: int, *, for_appends: bool) -> _Way:
+        key = member, for_appends
+        way = self._ways.get(key)
         if way is None:
-            way = self._ways[member] = _Way(self, member)
+            way = self._ways[key] = _Way(self, member)
         return way
 
     def forget(self, members: set[int]) -> None:
         """Only these are there now."""
-        for member in [member for member in self._ways if member not in members]:
-            self._ways.pop(member).close()
+        for key in [key for key in self._ways if key[0] not in members]:
+            self._ways.pop(key).close()
 
     async def close(self) -> None:
         ways, self._ways = self._ways, {}
@@ -137,7 +147,7 @@ class _Way:
                 return
             waiting = queue.popleft()
             sink = _AppendSink(waiting.waiter, self._member)
-            connection.send(Kind.APPEND, waiting.header, waiting.frame, sink, REQUEST_SECONDS)
+            connection.send(Kind.APPEND, waiting.header, waiting.frame, sink, APPEND_SECONDS)
 
     async def connection(self) -> Connection:
         connection = self._connection

@@ -25,6 +25,7 @@ from ister.errors import (
     IsterError,
     NodeUnreachable,
     NotLeader,
+    OffsetOutOfRange,
     UnknownTopic,
 )
 from ister.metadata.state import SegmentState
@@ -47,6 +48,8 @@ DESCRIPTION_BYTES = 256 * 1024
 """The share of memory that an answer with descriptions of topics takes while it is made."""
 GATHER_SECONDS = 2.0
 """How long a view for people waits for the other nodes."""
+CONFIRM_SECONDS = 2.0
+"""How long an answer that an old view could make wrong waits for the metadata leader."""
 MOVED_RETRIES = 50
 _MOVED_PAUSE_SECONDS = 0.02
 
@@ -113,8 +116,9 @@ class Requests:
         request = decode_message(messages.Fetch, header)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(request.wait_ms, MAX_WAIT_MS) / 1000
+        is_confirmed = False
         for _ in range(MOVED_RETRIES):
-            topic = await self._broker.find(request.topic, request.min_index)
+            topic = await self._broker.find_same(request.topic, request.topic_uid, request.min_index)
             try:
                 segment = topic.holder(request.offset)
                 if segment is not None:
@@ -130,10 +134,23 @@ class Requests:
                 return
             except NotLeader:
                 await asyncio.sleep(_MOVED_PAUSE_SECONDS)  # a handoff came in between: look again
+            except OffsetOutOfRange:
+                if is_confirmed or request.offset < topic.state.start_offset:
+                    raise
+                is_confirmed = await self._is_current()
         raise NotLeader(f"offset {request.offset} of {request.topic} moved again and again")
+
+    async def _is_current(self) -> bool:
+        """True once this node knows all that is committed; raises if the metadata leader cannot be asked.
+
+        An end is only what is known here: a seal may be applied of which this node has not heard.
+        """
+        await self._broker.metadata.read_index(CONFIRM_SECONDS)
+        return True
 
     async def read(self, request: messages.Fetch) -> bytes:
         """Whole frames from the one that holds an offset, wherever it is; empty at the end. For this node."""
+        is_confirmed = False
         for _ in range(MOVED_RETRIES):
             topic = await self._broker.find(request.topic)
             try:
@@ -144,6 +161,10 @@ class Requests:
                 return bytes((await self._ask(segment, Kind.FETCH, passed)).payload)
             except NotLeader:
                 await asyncio.sleep(_MOVED_PAUSE_SECONDS)
+            except OffsetOutOfRange:
+                if is_confirmed or request.offset < topic.state.start_offset:
+                    raise
+                is_confirmed = await self._is_current()
         raise NotLeader(f"offset {request.offset} of {request.topic} moved again and again")
 
     async def _fetch_here(
@@ -151,7 +172,9 @@ class Requests:
     ) -> None:
         if request.only_wait:
             node_id = self._broker.config.node_id
-            answer = messages.FetchAnswer(topic.state.start_offset, topic.end_offset, node_id)
+            answer = messages.FetchAnswer(
+                topic.state.start_offset, topic.end_offset, node_id, topic.state.uid
+            )
             self.respond(connection, correlation, answer)
             return
         max_bytes = max(1, min(request.max_bytes, MAX_FETCH_BYTES))
@@ -178,7 +201,7 @@ class Requests:
             if size > share.size and not share.grow(size):
                 return size
             answer = messages.FetchAnswer(
-                topic.state.start_offset, topic.end_offset, self._broker.config.node_id
+                topic.state.start_offset, topic.end_offset, self._broker.config.node_id, topic.state.uid
             )
             connection.respond(correlation, encode_header(answer), list(found.buffers))
             if found.records:
@@ -271,6 +294,8 @@ class Requests:
             topic = await self._broker.find(request.topic, request.min_index)
             if at == EARLIEST:
                 return topic.state.start_offset
+            if topic.is_being_sealed:
+                await self._is_current()
             segment = topic.state.open_segment if at == LATEST else topic.first_since(at)
             try:
                 if self._broker.metadata.member in segment.replicas:
@@ -290,7 +315,8 @@ class Requests:
         await self._respond_with_description(connection, correlation, topic)
 
     async def _delete_topic(self, connection: Connection, correlation: int, header: bytes) -> None:
-        await self._broker.delete_topic(decode_message(messages.DeleteTopic, header).topic)
+        request = decode_message(messages.DeleteTopic, header)
+        await self._broker.delete_topic(request.topic, request.uid)
         self.respond(connection, correlation, messages.Empty())
 
     async def _alter_topic(self, connection: Connection, correlation: int, header: bytes) -> None:
@@ -364,9 +390,12 @@ class Requests:
                 segment = topic.state.open_segment
                 request = messages.DescribeTopic(topic.state.name, segment.uid)
                 try:
-                    answer = await self._ask(segment, Kind.DESCRIBE_TOPIC, request)
-                except IsterError as error:
-                    found = describe_elsewhere(topic, with_segments=True, trouble=error.message)
+                    # No longer than a view for people waits: what was asked for, a new topic, may be done.
+                    async with asyncio.timeout(GATHER_SECONDS):
+                        answer = await self._ask(segment, Kind.DESCRIBE_TOPIC, request)
+                except (IsterError, TimeoutError) as error:
+                    why = str(error) or f"node {node_of(segment.leader)} does not answer"
+                    found = describe_elsewhere(topic, with_segments=True, trouble=why)
                     self.respond(connection, correlation, found)
                 else:
                     payload = [answer.payload] if answer.payload else []

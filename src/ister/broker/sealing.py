@@ -59,6 +59,29 @@ def make_seal(storage: Storage, topic: TopicState, segment: Segment, end: int) -
     )
 
 
+def make_empty_seal(storage: Storage, topic: TopicState) -> SealSegment:
+    """The seal of an open segment whose log was never made: it ends where it begins."""
+    opened, next_member = topic.open_segment, _next_leader(storage)
+    return SealSegment(
+        topic_uid=topic.uid,
+        segment=opened.segment,
+        end_offset=opened.base_offset,
+        end_position=0,
+        next_leader=next_member,
+        next_replicas=[next_member],
+        producers=opened.carried_producers,
+        last_append_time_us=opened.carried_append_time_us,
+        sealed_by=storage.member,
+        starts=storage.metadata.starts,
+        sealed_at_us=storage.clock.now_us(),
+    )
+
+
+def has_other_nodes(storage: Storage) -> bool:
+    """Whether another node could lead what this one cannot."""
+    return _next_leader(storage) != storage.member
+
+
 def _next_leader(storage: Storage) -> int:
     """Round-robin over the nodes that are active and answer; this one if it is the only one."""
     metadata = storage.metadata

@@ -62,6 +62,7 @@ def make_metadata(
         cluster_id=identity.cluster_id,
         on_fatal=on_fatal,
         on_restored=on_restored,
+        now_us=clock.now_us,
         raft_config=raft,
         tick_seconds=tick_seconds,
         snapshot_every=config.snapshot_entries,

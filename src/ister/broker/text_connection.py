@@ -38,6 +38,8 @@ class TextConnection(asyncio.BufferedProtocol):
         self._left.set()
         self._last_received = server.broker.clock.monotonic()
         self._unsent = 0
+        self._watched = (self._last_received, 0)
+        """When its client last took something of what it was sent, and how much was left then."""
         assert server.text is not None
         self.session = TextSession(
             server.text, self._write, self._flushed, transport.close, on_full=self._steer
@@ -101,9 +103,12 @@ class TextConnection(asyncio.BufferedProtocol):
     # The server's side.
 
     def expire(self, now: float, timeout: float) -> None:
-        """Close if a frame was begun and does not come, or replies are not taken."""
-        stuck = not self.session.is_between_frames or not self._left.is_set()
-        if stuck and not self.session.is_full and now - self._last_received > timeout:
+        """Close if a frame was begun and does not come, or replies are not taken; commands may take long."""
+        unsent = self._transport.get_write_buffer_size()
+        if unsent == 0 or unsent < self._watched[1]:
+            self._watched = now, unsent
+        late = self.session.is_idle and not self.session.is_between_frames
+        if now - self._watched[0] > timeout or (late and now - self._last_received > timeout):
             self._transport.abort()
 
     def close(self) -> None:

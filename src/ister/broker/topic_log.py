@@ -23,7 +23,7 @@ from ister.broker.handoff import Handoff
 from ister.broker.held import HeldAppend, HeldAppends
 from ister.broker.opening import close_files, describe_cut, log_opened, open_log
 from ister.broker.passing_on import PassedAppend
-from ister.broker.sealing import limits_of, make_seal
+from ister.broker.sealing import has_other_nodes, limits_of, make_empty_seal, make_seal
 from ister.broker.storage import Storage
 from ister.broker.storage_faults import doubt, storage_fault
 from ister.broker.topic_reads import ReadableTopic
@@ -107,7 +107,7 @@ class TopicLog(ReadableTopic):
                 or segment.position >= limits.position
                 or len(segment.producers) >= limits.producers
             ):
-                self._became_full(segment)
+                self._became_full()
             return
         self._hold(HeldAppend(frame, header, sink, token, started))
 
@@ -115,32 +115,40 @@ class TopicLog(ReadableTopic):
         """Take the limits from the settings; again whenever they or the open segment change."""
         segment = self._current
         if segment is not None and segment.policy.value != self.state.settings.fsync:
-            self.start_handoff()  # a segment has one policy for life
+            self.roll_over()  # a segment has one policy for life
+        else:
+            self._limits = limits_of(self.state)
         self.max_frame_bytes = self.state.settings.max_message_bytes
-        self._limits = limits_of(self.state)
 
-    def _became_full(self, segment: Segment) -> None:
-        """The limit is soft (A8): admission closes once a metadata leader has answered, so that an election
-        stalls no topic; until then the segment grows, up to a hard cap."""
-        if self._storage.metadata.is_alone or self._limits.are_hard:
+    def _became_full(self) -> None:
+        if self._limits.are_hard:
+            self.start_handoff()
+        else:
+            self.roll_over()
+
+    def roll_over(self) -> None:
+        """Hand off as soon as that is possible. Limits are soft (A8): admission closes once a metadata leader
+        has answered, so that an election stalls no topic; until then the segment grows, up to a hard cap."""
+        if self._storage.metadata.is_alone:
             self.start_handoff()
             return
         self._limits = limits_of(self.state, are_hard=True)
         if self._asking is None:
-            self._asking = asyncio.get_running_loop().create_task(self._hand_off_when_possible(segment))
+            self._asking = asyncio.get_running_loop().create_task(self._hand_off_when_possible())
 
-    async def _hand_off_when_possible(self, segment: Segment) -> None:
+    async def _hand_off_when_possible(self) -> None:
+        """Whichever segment is open by then: limits are hard only while the open one is full."""
         try:
-            while self._segment is segment and segment.failure is None and not self._stopping:
+            while self._limits.are_hard and not self._stopping:
                 try:
                     await self._storage.metadata.read_index(ASK_SECONDS)
                     break
                 except IsterError as error:
-                    log.debug("%s is full, and goes on: %s", segment.identity.key, error)
+                    log.debug("the open segment of %s is full, and goes on: %s", self.state.name, error)
                     await asyncio.sleep(ASK_PAUSE_SECONDS)
         finally:
             self._asking = None
-        if self._segment is segment and not self._stopping:
+        if self._limits.are_hard and not self._stopping:
             self.start_handoff()
 
     def _hold(self, append: HeldAppend) -> None:
@@ -173,6 +181,12 @@ class TopicLog(ReadableTopic):
         if self.leads and self._segment is None and self._handing_off is None and not self.is_deleted:
             self._open_soon()
         self._wake_waiters()
+
+    @property
+    def is_being_sealed(self) -> bool:
+        """Whether a seal of the open segment may be under way: it may be applied before this node hears of
+        it, and another may have gone on."""
+        return self._handing_off is not None
 
     @property
     def is_old(self) -> bool:
@@ -208,10 +222,10 @@ class TopicLog(ReadableTopic):
         segment.stop(fault)
         if segment is not self._segment or not self._handoff.admits:
             return  # `_drain` sees it; or it is no longer this topic's open segment
-        if isinstance(fault, StorageFailed):
+        if isinstance(fault, StorageFailed) and not has_other_nodes(self._storage):
             self._cut_at = end
             self._open_soon()
-        else:
+        else:  # also a full disk, where another node has room
             self._run_soon(self._handoff.step(steps.StorageBroke(end)))
 
     def stopped(self, segment: Segment) -> None:
@@ -229,16 +243,16 @@ class TopicLog(ReadableTopic):
     # Opening the open segment.
 
     async def ensure_open(self) -> Segment:
-        """The chain's open segment; a handoff that is under way is waited for.
-
-        That is, its next opening, and no longer: where handoff follows handoff, a reader comes in between.
+        """The chain's open segment, also while it is being sealed: that may take as long as there is no
+        majority. Between its seal and the next one's opening there is none, and that is waited for: the next
+        opening, and no longer; where handoff follows handoff, a reader comes in between.
         """
         while True:
             if self.is_deleted:
                 raise self._gone()
+            if self._current is not None:
+                return self._current
             if self._handing_off is None:
-                if self._current is not None:
-                    return self._current
                 if self._stopping:
                     raise self._going()
                 if not self.leads:
@@ -298,6 +312,7 @@ class TopicLog(ReadableTopic):
         except OSError as error:
             key = self.state.key_of(self.state.open_segment)
             self._not_opened(StorageFailed(f"segment {key} cannot be opened: {error}"))
+            await self._give_away()
         except IsterError as error:
             self._not_opened(error)
         else:
@@ -346,6 +361,17 @@ class TopicLog(ReadableTopic):
             self._segment.refuse_waiting(doubt(self._segment, error.message))
         self._held.refuse(error)
 
+    async def _give_away(self) -> None:
+        """A segment whose log this node cannot even make: end it where it begins, if another node can go on.
+
+        No record was ever appended to it: the first one comes after `OpenedSegment` (E6)."""
+        if self.state.open_segment.log_exists or not has_other_nodes(self._storage):
+            return
+        try:
+            await self._storage.metadata.propose(make_empty_seal(self._storage, self.state))
+        except IsterError as error:
+            log.warning("the next segment of %s was not given away: %s", self.state.name, error)
+
     def _release_held(self) -> None:
         for held in self._held.release():
             try:
@@ -381,7 +407,7 @@ class TopicLog(ReadableTopic):
                     case steps.Drain():
                         self._effects += await self._drain(segment)
                     case steps.ProposeSeal(end):
-                        self._effects += await self._propose_seal(segment, end)
+                        self._effects += await self._seal(segment, end)
                     case steps.OpenNext():
                         self._segment = self._cut_at = None
                         if segment.failure is not None:
@@ -398,7 +424,8 @@ class TopicLog(ReadableTopic):
         await self._wait_idle(segment)
         if segment.failure is not None:
             return self._handoff.step(steps.StorageBroke(segment.committed_end))
-        await self._checkpoint(segment)
+        if segment.policy is not FsyncPolicy.FSYNC:
+            await self._checkpoint(segment)  # which syncs: a sealed segment must not lose its end
         return self._handoff.step(steps.Drained(segment.committed_end))
 
     async def _wait_idle(self, segment: Segment) -> None:
@@ -416,6 +443,11 @@ class TopicLog(ReadableTopic):
             log.warning("final checkpoint of %s was not written: %s", segment.identity.key, error)
         finally:
             segment.release()
+
+    async def _seal(self, segment: Segment, end: int) -> list[steps.Effect]:
+        """Side by side: producers wait for the seal, and nobody for the checkpoint."""
+        effects, _ = await asyncio.gather(self._propose_seal(segment, end), self._checkpoint(segment))
+        return effects
 
     async def _propose_seal(self, segment: Segment, end: int) -> list[steps.Effect]:
         known = self._sealed_already(segment)

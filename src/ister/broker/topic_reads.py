@@ -70,13 +70,12 @@ class ReadableTopic:
     @property
     def end_offset(self) -> int:
         """The committed end as far as it is known; exact once the open segment is open."""
-        return self._segment.committed_end if self._segment else self.state.open_segment.base_offset
+        return self._current.committed_end if self._current else self.state.open_segment.base_offset
 
     async def known_end(self) -> int:
         """The committed end; raises what prevents it from being known."""
-        if self._segment is None:
-            await self.ensure_open()
-        return self.end_offset
+        segment = self._current or await self.ensure_open()
+        return segment.committed_end
 
     async def is_at_end(self, offset: int) -> bool:
         """Whether the next record committed will be at `offset`. Sealed offsets need no open segment."""
@@ -89,7 +88,9 @@ class ReadableTopic:
         state, segment = self.state.holding(offset), self._segment
         if state is None or offset < self.state.start_offset:
             raise self.out_of_range(offset, await self._likely_end())
-        if state.is_sealed and (segment is None or segment.identity.uid != state.uid):
+        if state.is_sealed:
+            if segment is not None and segment.identity.uid == state.uid:
+                return await self._read_open(segment, offset, max_bytes)  # sealed a moment ago
             return await self._read_sealed(state, offset, max_bytes)
         end = await self.known_end()
         if not self.state.start_offset <= offset <= end:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ister.broker.leftovers import check_nothing_is_newer, find_leftovers, list_files, remove_trimmed
 from ister.broker.retention import first_offset_to_keep
+from ister.broker.sealing import has_other_nodes
 from ister.broker.topic_log import TopicLog
 from ister.broker.topic_reads import segment_path
 from ister.errors import BadRequest, IsterError
@@ -80,12 +81,31 @@ class Upkeep:
             self._errors_due -= 1
             raise BadRequest("the monitor was made to fail, for a test")
         topic.checkpoint_soon()
+        if self._clock_is_off():
+            # What it would call old may be young; and append times never go back (A6).
+            if has_other_nodes(self._broker.storage):
+                topic.roll_over()
+            return
         if topic.is_old:
-            topic.start_handoff()
+            topic.roll_over()
         start = first_offset_to_keep(topic.state, topic.bytes, self._broker.clock.now_us())
         if start > topic.state.start_offset:
             log.info("trimming", extra={"fields": {"topic": topic.state.name, "start_offset": start}})
             await self._broker.metadata.propose(TrimTopic(topic.state.uid, start))
+
+    def _clock_is_off(self) -> bool:
+        error_ms = self._broker.metadata.clock_error_us() // 1000
+        limit_ms = self._broker.config.max_clock_skew_ms
+        if abs(error_ms) <= limit_ms:
+            return False
+        log.error(
+            "the clock of node %d is %d ms from those of most others, more than max_clock_skew_ms (%d): it "
+            "leads nothing and drops nothing until that is mended",
+            self._broker.config.node_id,
+            error_ms,
+            limit_ms,
+        )
+        return True
 
     def fail_next(self, count: int) -> None:
         """For tests."""

@@ -252,13 +252,21 @@ class Log:
         return await self._described(name, answer)
 
     async def delete_topic(self, topic: str) -> None:
+        """Delete the topic that has this name now, and never one that is made after it: an attempt that was
+        repeated may be carried out late."""
         name = normalise_topic(topic)
         retries = self._retries(f"deleting {name}")
-        try:
-            await self._attempt(retries, Kind.DELETE_TOPIC, encode_header(DeleteTopic(name)), name)
-        except UnknownTopic:
-            if not retries.in_doubt:
-                raise  # else an earlier attempt of this call has deleted it
+        uid = (await self.describe_topic(name)).uid
+        while True:
+            try:
+                await self._attempt(retries, Kind.DELETE_TOPIC, encode_header(DeleteTopic(name, uid)), name)
+                return
+            except UnknownTopic:
+                if retries.in_doubt:
+                    return  # an earlier attempt of this call has deleted it
+                known, uid = uid, (await self.describe_topic(name)).uid
+                if uid == known:
+                    raise  # else the node that described it first was behind
 
     async def alter_topic(self, topic: str, **settings: int | str) -> TopicDescription:
         name = normalise_topic(topic)

@@ -120,6 +120,8 @@ class Reader:
         self._last = last
         self._max_bytes = max_bytes
         self._served_by = served_by
+        self._topic_uid = 0
+        """Of the topic that was read so far: one made again under its name is not taken for it (I3)."""
 
     def __aiter__(self) -> AsyncIterator[Record]:
         return self._records()
@@ -226,12 +228,13 @@ class Reader:
         answer = await self._call(
             f"reading {self.topic} at offset {offset}",
             Kind.FETCH,
-            encode_header(Fetch(self.topic, offset, self._max_bytes, wait_ms)),
+            encode_header(Fetch(self.topic, offset, self._max_bytes, wait_ms, topic_uid=self._topic_uid)),
             reading_key(self.topic),
             wait_s=wait_ms / 1000,
         )
         told = decode_header(FetchAnswer, answer.header)
         self._served_by(told.served_by)
+        self._topic_uid = told.topic_uid or self._topic_uid
         frames = frames_in(answer.payload, limit=max(DEFAULT_LIMIT, len(answer.payload)))
         if not frames:
             await self._nothing(told, offset, span, began)

@@ -21,6 +21,7 @@ from ister.errors import (
     LogClosed,
     NodeUnreachable,
     NotLeader,
+    RequestTimeout,
     ShuttingDown,
 )
 from ister.io.network import Network
@@ -28,6 +29,7 @@ from ister.protocol.codec import Bytes, decode_header, encode_header
 from ister.protocol.messages import ClusterAnswer, Empty, Hello, Kind
 
 DEFAULT_PORT = 9091
+_ASK_ANOTHER = (ConnectionFailed, NodeUnreachable, NotLeader, RequestTimeout, ShuttingDown)
 
 
 def parse_bootstrap(bootstrap: str) -> list[Address]:
@@ -109,13 +111,15 @@ class Routes:
 
     def failed(self, key: str | None, error: IsterError) -> None:
         """Learn from a failed request where not to go next."""
-        if not isinstance(error, ConnectionFailed | NotLeader | NodeUnreachable | ShuttingDown):
+        if not isinstance(error, _ASK_ANOTHER):
             return
-        if key is not None and self._leaders.pop(key, None) is None:
-            addresses = self._addresses()
-            if isinstance(error, NotLeader | ShuttingDown) and len(addresses) > 1:
-                self._preferred = (self._preferred + 1) % len(addresses)
-                self._current = self._lines.get(addresses[self._preferred])
+        if key is not None and self._leaders.pop(key, None) is not None:
+            return
+        # The node that is asked for whatever has no better one may be cut off from the others: ask the next.
+        addresses = self._addresses()
+        if len(addresses) > 1:
+            self._preferred = (self._preferred + 1) % len(addresses)
+            self._current = self._lines.get(addresses[self._preferred])
 
     async def close(self) -> None:
         self._closed = True

@@ -53,8 +53,10 @@ class CreateTopic(Command, frozen=True):
 
 
 class AlterTopic(Command, frozen=True):
+    """Only what changes: the proposer may not have heard of the last change of the others."""
+
     topic_uid: int
-    settings: TopicSettings
+    changes: dict[str, int | str]
 
 
 class DeleteTopic(Command, frozen=True):

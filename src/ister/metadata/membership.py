@@ -27,7 +27,6 @@ from ister.errors import (
     RequestTimeout,
 )
 from ister.metadata.commands import RemoveNode
-from ister.metadata.state import NodeState
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.messages import Kind, NodeAnswer
 from ister.protocol.peer import (
@@ -264,7 +263,7 @@ class Members:
         return [node for node in callers if node.member not in membership and node.member not in wanted]
 
     async def _tell(self, node: NodeAddress) -> None:
-        header = encode_header(Removed(self._why_not_here(node)))
+        header = encode_header(Removed(self._why_not_here(node), node.member))
         try:
             await self._store.peers.ask(
                 node.peer_host, node.peer_port, PeerKind.REMOVED, header, timeout=ATTEMPT_SECONDS

@@ -92,6 +92,7 @@ class ReplicatedMetadata:
         cluster_id: str,
         on_fatal: Callable[[IsterError], None],
         on_restored: Callable[[], None] = lambda: None,
+        now_us: Callable[[], int] = lambda: 0,
         raft_config: RaftConfig | None = None,
         tick_seconds: float = TICK_SECONDS,
         snapshot_every: int = SNAPSHOT_EVERY,
@@ -105,6 +106,7 @@ class ReplicatedMetadata:
         """Set once this node knows what the cluster knew when it was started, and the cluster of it."""
         self.serve_other: ServeOther = _serve_nothing
         self.on_fatal = on_fatal
+        self._now_us = now_us
         self._random = random
         self._on_restored = on_restored
         self._watchers: list[Watcher] = []
@@ -119,6 +121,7 @@ class ReplicatedMetadata:
             serve=self._serve,
             accepts=self._accepts,
             on_refused=self._refused,
+            now_us=now_us,
         )
         self.raft = RaftNode(
             raft_config or RaftConfig(node_id=myself.member),
@@ -305,6 +308,12 @@ class ReplicatedMetadata:
         """Whether a node answers; this one always does."""
         return member == self.member or self.peers.is_alive(member)
 
+    def clock_error_us(self) -> int:
+        """How far this node's clock is from those of most of the others; 0 if that cannot be said (A6)."""
+        others = [self.peers.clock_of(member) for member in self.state.active_members]
+        heard = sorted(clock for clock in others if clock is not None)
+        return self._now_us() - heard[len(heard) // 2] if heard else 0
+
     @property
     def is_sole_voter(self) -> bool:
         return self.raft.core.membership.voters == (self.member,)
@@ -336,11 +345,12 @@ class ReplicatedMetadata:
         return None
 
     def _refused(self, error: DataDirectoryError) -> None:
-        """A node that moved is refused for as long as it is remembered where it was, a copy for good (I2)."""
+        """A node that moved is refused for as long as it is remembered where it was, a copy for good (I2);
+        and so is the original, once a copy of it was started while nobody could hear it."""
         now = asyncio.get_running_loop().time()
         if self._refused_since is None:
             self._refused_since = now
-        elif now - self._refused_since > REFUSED_SECONDS and not self.announced.is_set():
+        elif now - self._refused_since > REFUSED_SECONDS:
             self.on_fatal(error.again())
 
     def _on_raft(self, sender: int, data: bytes) -> None:
@@ -367,7 +377,9 @@ class ReplicatedMetadata:
             case PeerKind.ADMIN:
                 return encode_header(await self.members.administer(decode_header(AdminRequest, header)))
             case PeerKind.REMOVED:
-                self.members.removed(decode_header(Removed, header).reason)
+                removed = decode_header(Removed, header)
+                if removed.member == self.member:
+                    self.members.removed(removed.reason)
                 return b""
         return await self.serve_other(kind, header, payload)
 
@@ -379,6 +391,8 @@ class ReplicatedMetadata:
         if isinstance(command, UpsertNode | RemoveNode) and outcome.ok:
             self._look_for_myself()
             self.refresh_links()
+        if isinstance(command, UpsertNode) and outcome.ok:
+            self.peers.drop_callers(command.node_id, command.starts)
         self.changes.note(Change(index, command, outcome), len(data))
         for watcher in self._watchers:
             watcher(command, outcome)

@@ -178,7 +178,11 @@ class ClusterState:
             return Outcome(Result.STALE, index, f"there is no topic with uid {command.topic_uid}")
         match command:
             case AlterTopic():
-                topic.settings = command.settings
+                changed = topic.settings.changed(command.changes)
+                if changed is None:
+                    detail = f"not for a topic's settings: {command.changes}"
+                    return Outcome(Result.REFUSED, index, detail, topic.uid)
+                topic.settings = changed
             case DeleteTopic():
                 self._note_not_open(topic)
                 del self.topics[topic.name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
@@ -82,6 +83,8 @@ class Fetch(Message, frozen=True):
     min_index: int = 0
     only_wait: bool = False
     """From a node that passes it on: answer without a payload, once there is one or the wait is over."""
+    topic_uid: int = 0
+    """The topic that the reader has read so far: one that was made again under its name is another (I3)."""
 
 
 class FetchAnswer(Message, frozen=True):
@@ -93,6 +96,7 @@ class FetchAnswer(Message, frozen=True):
     """The topic's end, as far as the node that answers knows: the offset that the next record will get."""
     served_by: int = 0
     """The node that has the records: the one to ask next. 0 if nobody knows."""
+    topic_uid: int = 0
 
 
 class ListOffsets(Message, frozen=True):
@@ -126,6 +130,13 @@ class TopicSettings(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     max_message_bytes: int = 16 * 1024 * 1024
     """The largest frame that the topic takes."""
 
+    def changed(self, settings: Mapping[str, int | str]) -> TopicSettings | None:
+        """With these in place of the old ones; None if a name or the kind of a value is not right."""
+        known = msgspec.structs.asdict(self)
+        if any(type(known.get(name)) is not type(value) for name, value in settings.items()):
+            return None
+        return TopicSettings(**{**known, **settings})
+
 
 class CreateTopic(Message, frozen=True):
     topic: str
@@ -141,6 +152,9 @@ class AlterTopic(Message, frozen=True):
 
 class DeleteTopic(Message, frozen=True):
     topic: str
+    uid: int = 0
+    """Only the topic that has this uid; 0 is whichever has the name now. A request that is sent again, or was
+    delayed, then never deletes a topic that was made after it (I3)."""
 
 
 class ListTopics(Message, frozen=True):

@@ -104,6 +104,8 @@ class Invite(Message, frozen=True):
 
 class Removed(Message, frozen=True):
     reason: str
+    member: int
+    """Who was removed. At its address there may be another by now."""
 
 
 class GetRequest(Message, frozen=True):

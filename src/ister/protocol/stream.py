@@ -69,6 +69,11 @@ class MessageStream(asyncio.BufferedProtocol):
         if out and not self.is_closed:
             self._transport.write(b"".join(out))
 
+    def abort(self) -> None:
+        """Close without a word: the other side does not take any."""
+        if not self.is_closed and self._transport is not None:
+            self._transport.abort()
+
     def close(self) -> None:
         """What was sent still leaves; what came and was not looked at is dropped."""
         if not self.is_closed and self._transport is not None:

@@ -28,7 +28,7 @@ from contextlib import ExitStack
 
 import msgspec
 
-from ister.errors import CorruptSegment, StorageFailed, invariant
+from ister.errors import CorruptFrame, CorruptSegment, StorageFailed, invariant
 from ister.frame import HEADER_SIZE, FrameHeader, decode_header, encode, frames_in, stamp
 from ister.io.disk import Disk, File
 from ister.raft.messages import Entry, SnapshotMetadata
@@ -49,6 +49,8 @@ log = logging.getLogger("ister.raft.storage")
 RESERVE_BYTES = 1024 * 1024
 _LEAST_RESERVE_BYTES = 64 * 1024
 
+_FRAME_LIMIT = 1 << 31
+"""The first frame of a journal has all that is kept, however much that is."""
 _ENTRY = b"E"
 _HARD_STATE = b"H"
 STOPS_HINT = "The node stops. Free space or repair the disk, then start it again."
@@ -149,19 +151,19 @@ class DurableStorage:
         identity = _identity(number)
         try:
             recovered = recover(self._disk, identity, [], 0)
-        except CorruptSegment as error:
+            recovered.side.close()
+            data = recovered.file.read(recovered.position, 0)
+            if not data:
+                recovered.file.close()
+                return False
+            for frame in frames_in(data, limit=_FRAME_LIMIT):
+                for record in frame.records(_FRAME_LIMIT):
+                    self._fold(record.value or b"")
+        except (CorruptSegment, CorruptFrame) as error:
             raise CorruptSegment(
                 f"the metadata journal {self._disk.location}/{identity.path}.log: {error.message}",
                 hint=RESTORE_HINT,
             ) from error
-        recovered.side.close()
-        data = recovered.file.read(recovered.position, 0)
-        if not data:
-            recovered.file.close()
-            return False
-        for frame in frames_in(data):
-            for record in frame.records():
-                self._fold(record.value or b"")
         if recovered.cut_bytes:
             log.warning(
                 "recovery cut %d bytes of the metadata journal: %s", recovered.cut_bytes, recovered.cut_reason
@@ -176,7 +178,7 @@ class DurableStorage:
         path = _identity(number).path + ".log"
         file = self._disk.open(path)
         try:
-            header = decode_header(file.read(HEADER_SIZE, 0))
+            header = decode_header(file.read(HEADER_SIZE, 0), limit=_FRAME_LIMIT)
         finally:
             file.close()
         if isinstance(header, FrameHeader) and uid_of(header) != number:

@@ -86,7 +86,7 @@ def create(
         opened.callback(side.close)
         for made in (file, side):
             made.truncate(0)
-            made.sync()
+        # Of an empty file only the name has to last: the first frame is synced before it is acknowledged.
         disk.sync_directory(parent(identity.path))
         opened.pop_all()
     table = ProducerTable(carried)

@@ -1,0 +1,152 @@
+"""A leader that is behind: with the chain, or with its own part in it. It must not say what is not so."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from broker_helpers import RawClient
+from tests.cluster_world import CLIENT_PORT, World, WorldNode, run_story
+
+from ister.frame import frames_in
+from ister.metadata.commands import AnyCommand, Outcome, SealSegment
+from ister.protocol.codec import decode_header
+from ister.protocol.messages import LATEST, Fetch, Kind, ListOffsets, ListOffsetsAnswer
+
+LIMIT = 10
+FULL = 4 * LIMIT
+"""Where admission closes even if no metadata leader answers (A8)."""
+END = FULL + 5
+
+
+class Behind(NamedTuple):
+    topic: str
+    node: WorldNode
+    client: RawClient
+
+
+async def sealed_without_knowing(world: World) -> Behind:
+    """The leader of a topic hears nothing of its peers; its seal is applied there, and others go on."""
+    async with world.connect(1, 2, 3) as log:
+        for name in (f"topic-{number}" for number in range(20)):
+            await log.append(name, [b"0"])
+            if world.leader_of(name) is not world.metadata_leader():
+                break
+    old = world.leader_of(name)
+    others = [node for node in world.up if node is not old]
+    for node in others:
+        world.network.partition(node.host, old.host, one_way=True)
+    async with world.connect(old.node_id) as log:
+        for number in range(1, FULL):
+            await log.append(name, [b"%d" % number])
+    async with asyncio.timeout(30):
+        while any(len(node.topic(name).state.segments) == 1 for node in others):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    async with world.connect(*(node.node_id for node in others)) as log:
+        for number in range(FULL, END):
+            assert (await log.append(name, [b"%d" % number])).base_offset == number
+    assert len(old.topic(name).state.segments) == 1, "it does not know"
+    client = await world.network.host("raw").connect(RawClient, old.host, CLIENT_PORT)
+    assert isinstance(client, RawClient)
+    await client.greet()
+    return Behind(name, old, client)
+
+
+def test_an_offset_that_others_have_is_never_said_to_be_out_of_range() -> None:
+    async def story(world: World) -> None:
+        behind = await sealed_without_knowing(world)
+        request = Fetch(behind.topic, END - 2, 1 << 20)
+        refused = await behind.client.ask(Kind.FETCH, request)
+        assert refused.error.retriable, f"it was told {refused.error!r}"
+        world.network.heal()
+        await world.settle()
+        frames = frames_in((await behind.client.call(Kind.FETCH, request)).payload)
+        assert frames[0].header.base_offset == END - 2
+
+    run_story(story, segment_records=LIMIT)
+
+
+def test_the_end_is_not_told_while_another_may_have_a_later_one() -> None:
+    async def story(world: World) -> None:
+        behind = await sealed_without_knowing(world)
+        request = ListOffsets(behind.topic, [LATEST])
+        refused = await behind.client.ask(Kind.LIST_OFFSETS, request)
+        assert refused.error.retriable, f"it was told {refused.error!r}"
+        world.network.heal()
+        await world.settle()
+        answer = await behind.client.call(Kind.LIST_OFFSETS, request)
+        assert decode_header(ListOffsetsAnswer, answer.header).offsets == [END]
+
+    run_story(story, segment_records=LIMIT)
+
+
+def test_what_it_has_itself_is_read_meanwhile() -> None:
+    async def story(world: World) -> None:
+        behind = await sealed_without_knowing(world)
+        frames = await behind.client.fetch(behind.topic, 0)
+        assert [record.value for frame in frames for record in frame.records()][:3] == [b"0", b"1", b"2"]
+
+    run_story(story, segment_records=LIMIT)
+
+
+async def sealed_and_back_again(world: World, answered: asyncio.Event) -> Behind:
+    """The answer to a leader's seal is late: it knows that the topic went round, and leads again, and still
+    has the segment that it sealed."""
+    async with world.connect(1, 2, 3) as log:
+        await log.append("t", [b"0"])
+        old = world.leader_of("t")
+        propose = old.broker.metadata.propose
+
+        async def propose_and_wait(command: AnyCommand, timeout: float = 10.0) -> Outcome:
+            outcome = await propose(command, timeout)
+            if isinstance(command, SealSegment):
+                await answered.wait()
+            return outcome
+
+        old.broker.metadata.propose = propose_and_wait  # type: ignore[method-assign]
+        for number in range(1, 3 * LIMIT):
+            await log.append("t", [b"%d" % number])
+        async with asyncio.timeout(30):
+            while len(old.topic("t").state.segments) < 4:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    assert world.leader_of("t") is old
+    client = await world.network.host("raw").connect(RawClient, old.host, CLIENT_PORT)
+    assert isinstance(client, RawClient)
+    await client.greet()
+    return Behind("t", old, client)
+
+
+def test_a_leader_that_still_has_the_segment_before_does_not_take_its_end_for_the_topic_s() -> None:
+    async def story(world: World) -> None:
+        answered = asyncio.Event()
+        behind = await sealed_and_back_again(world, answered)
+        world.loop.call_later(1.0, answered.set)
+        assert await behind.client.fetch("t", 3 * LIMIT) == []
+        answer = await behind.client.call(Kind.LIST_OFFSETS, ListOffsets("t", [LATEST]))
+        assert decode_header(ListOffsetsAnswer, answer.header).offsets == [3 * LIMIT]
+
+    run_story(story, segment_records=LIMIT)
+
+
+def test_the_segment_that_was_sealed_is_read_meanwhile() -> None:
+    async def story(world: World) -> None:
+        behind = await sealed_and_back_again(world, asyncio.Event())
+        frames = await behind.client.fetch("t", 3)
+        assert frames[0].header.base_offset == 3
+
+    run_story(story, segment_records=LIMIT)
+
+
+def test_what_nobody_has_is_still_out_of_range() -> None:
+    async def story(world: World) -> None:
+        async with world.connect(1) as log:
+            await log.append("t", [b"0"])
+        for node in world.up:
+            client = await world.network.host("raw").connect(RawClient, node.host, CLIENT_PORT)
+            assert isinstance(client, RawClient)
+            await client.greet()
+            refused = await client.ask(Kind.FETCH, Fetch("t", 7, 1 << 20))
+            assert refused.error.code == "offset-out-of-range"
+            assert "it has 0 to 0" in refused.error.message
+
+    run_story(story)
