@@ -4,6 +4,7 @@
 PYTHON     ?= python3
 JOBS       ?= 2
 SEEDS      ?= 2000
+CLUSTER_SEEDS ?= 2000
 FIRST_SEED ?= 0
 ROUNDS     ?= 200
 CHAOS_SECONDS ?= 60
@@ -19,7 +20,7 @@ help: ## this list
 	@echo
 	@awk -F ' *## ' '/^[a-z]+:.*## / { split($$1, name, ":"); printf "  %-8s %s\n", name[1], $$2 }' Makefile
 	@echo
-	@echo 'Settings: PYTHON=$(PYTHON) JOBS=$(JOBS) SEEDS=$(SEEDS) FIRST_SEED=$(FIRST_SEED) ROUNDS=$(ROUNDS) CHAOS_SECONDS=$(CHAOS_SECONDS)'
+	@echo 'Settings: PYTHON=$(PYTHON) JOBS=$(JOBS) SEEDS=$(SEEDS) CLUSTER_SEEDS=$(CLUSTER_SEEDS) FIRST_SEED=$(FIRST_SEED) ROUNDS=$(ROUNDS) CHAOS_SECONDS=$(CHAOS_SECONDS)'
 
 setup: ## make .venv and install everything into it (again only when something changed)
 	@$(SETUP) full
@@ -40,8 +41,9 @@ check: setup ## format, lint, types and the quick tests: before every commit
 test: setup ## every test
 	$(RUN) -m pytest -n $(JOBS)
 
-sim: setup ## SEEDS simulated runs with disks that lose what was not fsynced
+sim: setup ## SEEDS simulated runs of a broker, CLUSTER_SEEDS of clusters, on disks that lose what was not fsynced
 	$(RUN) -m tests.simulation.run --seeds $(SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
+	$(RUN) -m tests.cluster.run --seeds $(CLUSTER_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 
 chaos: setup ## ROUNDS of kill -9 of a broker, CHAOS_SECONDS of kill -9 and SIGSTOP in a cluster
 	$(RUN) -m tests.chaos.run --rounds $(ROUNDS)

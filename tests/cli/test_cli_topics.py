@@ -24,6 +24,15 @@ def test_a_topic_is_created_described_altered_and_deleted(cli: Ister, log: FakeL
     assert log.topics == {}
 
 
+def test_settings_of_a_new_topic_may_be_given_as_those_of_an_old_one(cli: Ister, log: FakeLog) -> None:
+    assert cli("topic", "create", "a", "--set", "segment-records=7", "--fsync", "none").code == 0
+    settings = only_object(cli("topic", "describe", "a", "--output", "json").out)["settings"]
+    assert (settings["segment_records"], settings["fsync"]) == (7, "none")
+    twice = cli("topic", "create", "b", "--set", "fsync=none", "--fsync", "fsync")
+    assert twice.code == 2
+    assert "fsync is given twice" in twice.err
+
+
 def test_the_description_for_people_has_settings_notes_and_segments(cli: Ister, log: FakeLog) -> None:
     log.add("a", fsync="interval").append([b"x"] * 1500)
     text = cli("topic", "describe", "a").out.decode()
@@ -90,3 +99,18 @@ def test_a_wrong_setting_never_reaches_the_broker(
     assert (outcome.code, log.asked) == (2, [])
     assert outcome.err.startswith("error [invalid-setting]: ")
     assert said in outcome.err
+
+
+def test_a_record_before_the_open_segment_is_read_without_asking_where_the_topic_ends(
+    cli: Ister, log: FakeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the node that leads the topic knows its end, and that one may be down."""
+
+    async def unreachable(_topic: str, _when: object) -> int:
+        raise NodeUnreachable("node 3 cannot be reached")
+
+    log.add("a").append([b"x", b"y"])
+    monkeypatch.setattr(log, "offsets_at", unreachable)
+    assert cli("get", "a", "1", "--raw").out == b"y\n"
+    beyond = cli("get", "a", "1", "--count", "2")
+    assert (beyond.code, beyond.out) == (3, b"")

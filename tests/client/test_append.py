@@ -180,7 +180,7 @@ def test_a_forgotten_producer_whose_frame_is_in_doubt_is_an_error() -> None:
 def test_retries_end_and_say_what_was_tried() -> None:
     async def body(broker: FakeBroker, log: ister.Log) -> None:
         broker.on_append = lambda header: Overloaded("too busy")
-        with pytest.raises(Overloaded, match=r"appending 1 records .* \d+ attempts in .* too busy"):
+        with pytest.raises(Overloaded, match=r"appending 1 record .* \d+ attempts in .* too busy"):
             await log.append("orders", [b"a"])
         broker.on_append = lambda header: None
         assert (await log.append("orders", [b"b"])).base_offset == 0

@@ -7,9 +7,12 @@ import asyncio
 import pytest
 from tests.cluster_world import World, WorldNode, read_all, run_story
 
-from ister.client.connection import Connection
+from ister.client.batch import Batch
 from ister.client.sequencer import Sequencer
+from ister.columns import Codec
 from ister.errors import ConnectionFailed
+from ister.protocol.codec import AppendAnswer
+from ister.testing import SimClock, VirtualLoop, simulate
 
 
 def appended_here(node: WorldNode) -> float:
@@ -75,19 +78,8 @@ def test_a_client_outlives_the_only_node_that_it_was_told_of() -> None:
     run_story(story)
 
 
-def test_frames_of_one_producer_never_overtake_each_other_while_the_way_changes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The log never has to refuse a frame as out of sequence: order is kept by the client, not by retries."""
-    refused: list[str] = []
-    original = Sequencer.refused
-
-    def watch(self: Sequencer, batch: object, error: Exception) -> None:
-        refused.append(type(error).__name__)
-        original(self, batch, error)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Sequencer, "refused", watch)
-
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_frames_of_one_producer_stay_in_order_while_its_topic_goes_round(seed: int) -> None:
     async def story(world: World) -> None:
         async with world.connect(1) as log, log.producer("t", linger_ms=0, max_in_flight=8) as producer:
             sends = []
@@ -99,36 +91,56 @@ def test_frames_of_one_producer_never_overtake_each_other_while_the_way_changes(
             assert len(world.nodes[1].topic("t").state.segments) > 10
             assert await read_all(log, "t") == [b"%d" % number for number in range(400)]
 
-    run_story(story, segment_records=20)
-    assert "OutOfSequence" not in refused
+    run_story(story, segment_records=20, seed=seed)
 
 
-def test_a_switch_of_the_way_without_waiting_would_be_seen_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check above can fail: a client that switches in the middle of its window meets OutOfSequence."""
-    refused: list[str] = []
-    original, pump = Sequencer.refused, Sequencer._pump
+class Line:
+    """A connection that keeps what it is given."""
 
-    def watch(self: Sequencer, batch: object, error: Exception) -> None:
-        refused.append(type(error).__name__)
-        original(self, batch, error)  # type: ignore[arg-type]
+    is_open = has_room = True
 
-    def hasty(self: Sequencer) -> None:
-        ready: Connection | None = self._routes.ready(self.topic)
-        self._connection = ready
-        pump(self)
+    def __init__(self) -> None:
+        self.sent: list[Batch] = []
 
-    monkeypatch.setattr(Sequencer, "refused", watch)
-    monkeypatch.setattr(Sequencer, "_pump", hasty)
+    def send(self, kind: int, header: bytes, payload: bytes, sink: Batch, timeout_s: float) -> None:
+        self.sent.append(sink)
 
-    async def story(world: World) -> None:
-        async with world.connect(1) as log, log.producer("t", linger_ms=0, max_in_flight=8) as producer:
-            sends = []
-            for number in range(400):
-                sends.append(asyncio.ensure_future(producer.send(b"%d" % number)))
-                if number % 5 == 0:
-                    await asyncio.sleep(0.003)
-            await asyncio.gather(*sends)
 
-    for seed in range(1, 6):
-        run_story(story, segment_records=20, seed=seed)
-    assert "OutOfSequence" in refused
+class TwoWays:
+    """Routes that change their mind."""
+
+    def __init__(self) -> None:
+        self.old, self.new = Line(), Line()
+        self.best = self.old
+
+    def ready(self, key: str) -> Line:
+        return self.best
+
+    def learned(self, key: str, node_id: int) -> None:
+        self.best = self.new
+
+
+def test_what_is_under_way_on_the_old_connection_is_answered_before_the_new_one_is_used() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        ways = TwoWays()
+        sequencer = Sequencer(
+            "t",
+            ways,  # type: ignore[arg-type]
+            SimClock(loop, loop.fork("clock")),
+            window=8,
+            idempotent=True,
+            request_timeout_s=30,
+            retry_deadline_s=60,
+        )
+        for number in range(3):
+            sequencer.put([b"%d" % number], None, None, None, Codec.NONE)
+        sequencer.acknowledged(ways.old.sent[0], AppendAnswer(0, 1, 2))
+        for number in range(3, 6):
+            sequencer.put([b"%d" % number], None, None, None, Codec.NONE)
+        assert (len(ways.old.sent), len(ways.new.sent)) == (3, 0)
+        sequencer.acknowledged(ways.old.sent[1], AppendAnswer(1, 1, 2))
+        assert not ways.new.sent
+        sequencer.acknowledged(ways.old.sent[2], AppendAnswer(2, 1, 2))
+        assert (len(ways.old.sent), len(ways.new.sent)) == (3, 3)
+
+    simulate(main, seed=1)

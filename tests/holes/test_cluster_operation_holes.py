@@ -244,7 +244,7 @@ def test_w22_a_join_to_a_port_for_clients_ends_the_process_with_what_to_do(tmp_p
         assert b"ready" not in out
         assert f"error [join-failed]: {address} does not let node 2 in: ".encode() in told
         assert b"this is the port for clients, and a broker has called" in told
-        assert b"hint: Give --join the broker's peer port" in told
+        assert b"hint: Give the broker's peer port instead" in told
         assert b"Traceback" not in told
         assert not (tmp_path / "two" / "raft").exists(), "no half of a node"
         assert list(node.broker.metadata.state.nodes) == [1]

@@ -177,8 +177,9 @@ def test_an_invitation_that_nobody_waits_for_is_refused_with_the_reason() -> Non
         await cluster.of_three()
         with pytest.raises(BadRequest, match="node 2 does not wait to be added: it is in cluster c1"):
             await cluster.store(1).members.invite("node-2", PEER_PORT)
-        with pytest.raises(IsterError, match="node-9:6001"):
+        with pytest.raises(JoinFailed, match="no node waits at node-9:6001") as caught:
             await cluster.store(1).members.invite("node-9", PEER_PORT)
+        assert not caught.value.retriable, "who typed a wrong address hears it at once"
 
     simulate(main, seed=11, limit_seconds=300)
 

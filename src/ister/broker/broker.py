@@ -231,6 +231,8 @@ class Broker:
         self.disk.close()
 
     def _fatal(self, error: IsterError) -> None:
+        if self.fatal is not None:
+            return  # every peer says the same; the first one counts
         self.fatal = error
         self._failed.set()
         log.critical("%s", error.message, extra={"fields": {"hint": error.hint}})

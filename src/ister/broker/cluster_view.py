@@ -12,6 +12,7 @@ from ister.raft import RaftStatus
 
 if TYPE_CHECKING:
     from ister.broker.broker import Broker
+    from ister.metadata.replicated import ReplicatedMetadata
 
 _SHOWN = 5
 
@@ -101,6 +102,14 @@ def _problems(
                 f"start it again with --node-id {node.node_id} and its own --data-dir",
             )
         )
+    found += _waiting_topics(metadata)
+    found += _unreadable_topics(metadata)
+    return found
+
+
+def _waiting_topics(metadata: ReplicatedMetadata) -> list[Problem]:
+    """Topics that nobody can append to, because the node that leads them is not there."""
+    found: list[Problem] = []
     waiting: dict[int, list[str]] = {}
     gone: dict[int, list[str]] = {}
     for topic in metadata.state.topics.values():
@@ -123,6 +132,40 @@ def _problems(
                 "topics-lost-their-node",
                 f"{_some(topics)} cannot be written: the disk of node {node_id} that led them is gone",
                 f"bring the old data directory of node {node_id} back",
+            )
+        )
+    return found
+
+
+def _unreadable_topics(metadata: ReplicatedMetadata) -> list[Problem]:
+    """Topics with sealed segments of which no copy can be read now."""
+    found: list[Problem] = []
+    waiting: dict[int, list[str]] = {}
+    gone: dict[int, list[str]] = {}
+    for topic in metadata.state.topics.values():
+        holders = {tuple(segment.replicas) for segment in topic.segments if segment.is_sealed}
+        for replicas in sorted(holders):
+            if not replicas or any(metadata.is_alive(member) for member in replicas):
+                continue
+            back = [member for member in replicas if metadata.state.is_active(member)]
+            topics = (waiting if back else gone).setdefault(node_of((back or replicas)[0]), [])
+            if topic.name not in topics[-1:]:
+                topics.append(topic.name)
+    for node_id, topics in sorted(waiting.items()):
+        found.append(
+            Problem(
+                "records-wait",
+                f"{_some(topics)} cannot be read in full: node {node_id} has sealed segments and is down",
+                f"start node {node_id} again",
+            )
+        )
+    for node_id, topics in sorted(gone.items()):
+        found.append(
+            Problem(
+                "records-lost-their-node",
+                f"{_some(topics)} cannot be read in full: sealed segments were on a disk of node {node_id} "
+                f"that is gone",
+                f"bring the old data directory of node {node_id} back; if it is gone for good, so are they",
             )
         )
     return found

@@ -57,6 +57,10 @@ def claim_directory(disk: Disk, clock: Clock, node_id: int) -> DirectoryIdentity
             hint="Stop the other broker, or give this one a directory of its own with --data-dir.",
         )
     identity = _load(disk) if disk.exists(IDENTITY_FILE) else _make(disk, clock, node_id)
+    if identity.node_id != node_id and _is_unused(disk, identity):
+        # A first start that was let into no cluster, say because its number was taken: begin anew, with a
+        # disk id of its own, in case the cluster has noted the old one after all.
+        identity = _make(disk, clock, node_id)
     if identity.node_id != node_id:
         raise DataDirectoryError(
             f"data directory {disk.location} belongs to node {identity.node_id}, this is node {node_id}",
@@ -106,6 +110,12 @@ def _starts_in_place(disk: Disk) -> int:
             if starts and crc == crc32c(starts.to_bytes(8, "little")):
                 found = max(found, starts)
     return found
+
+
+def _is_unused(disk: Disk, identity: DirectoryIdentity) -> bool:
+    """Whether nothing was ever promised from this directory."""
+    was_in = identity.cluster_id or identity.is_founder or identity.has_raft
+    return not (was_in or disk.list("segments") or disk.list("raft"))
 
 
 def save_identity(disk: Disk, identity: DirectoryIdentity) -> None:

@@ -90,7 +90,7 @@ class Forwarder:
 
     def forget(self, members: set[int]) -> None:
         """Only these are there now."""
-        for key in [key for key in self._ways if key[0] not in members]:
+        for key in [key for key, way in self._ways.items() if key[0] not in members or way.has_moved]:
             self._ways.pop(key).close()
 
     async def close(self) -> None:
@@ -127,6 +127,14 @@ class _Way:
         self._fault_until = 0.0
         self._waits_for_room = False
         self._closed = False
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the node is said to be elsewhere now than where this way leads."""
+        node, connection = self._forwarder.find(self._member), self._connection
+        if node is None or connection is None:
+            return False
+        return connection.address != Address(node.client_host, node.client_port)
 
     def append(self, waiting: _Waiting) -> None:
         self._queue.append(waiting)
@@ -179,7 +187,12 @@ class _Way:
         address = Address(node.client_host, node.client_port)
         hello = Hello(forwarder.hello.client, forwarder.cluster_id())
         try:
-            return await open_connection(forwarder.network, address, hello, timeout_s=CONNECT_SECONDS)
+            made = await open_connection(forwarder.network, address, hello, timeout_s=CONNECT_SECONDS)
+            if made.hello is not None and made.hello.node_id != node.node_id:
+                # It would pass it on as we do; and if it is this very node, for ever.
+                made.close()
+                raise ConnectionFailed(f"at {address} is node {made.hello.node_id}")
+            return made
         except IsterError as error:
             self._fault = self._unreachable(error.message)
             self._fault_until = loop.time() + _PAUSE_SECONDS

@@ -50,10 +50,24 @@ GATHER_SECONDS = 2.0
 """How long a view for people waits for the other nodes."""
 CONFIRM_SECONDS = 2.0
 """How long an answer that an old view could make wrong waits for the metadata leader."""
-MOVED_RETRIES = 50
+MOVED_SECONDS = 3.0
+"""How long somebody who asks for what is just being handed off is kept waiting."""
 _MOVED_PAUSE_SECONDS = 0.02
 
 Handler = Callable[["Connection", int, bytes], Awaitable[None]]
+
+
+class _Tries:
+    """Looking again, for a while, after a handoff came in between."""
+
+    def __init__(self) -> None:
+        self._until = asyncio.get_running_loop().time() + MOVED_SECONDS
+
+    async def again(self, error: NotLeader) -> None:
+        """Pause; raises the error if it has been long enough."""
+        if asyncio.get_running_loop().time() >= self._until:
+            raise error
+        await asyncio.sleep(_MOVED_PAUSE_SECONDS)
 
 
 class Requests:
@@ -117,7 +131,8 @@ class Requests:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(request.wait_ms, MAX_WAIT_MS) / 1000
         is_confirmed = False
-        for _ in range(MOVED_RETRIES):
+        tries = _Tries()
+        while True:
             topic = await self._broker.find_same(request.topic, request.topic_uid, request.min_index)
             try:
                 segment = topic.holder(request.offset)
@@ -132,13 +147,12 @@ class Requests:
                         continue  # another node leads now: the next record will be there
                 await self._fetch_here(connection, correlation, request, topic)
                 return
-            except NotLeader:
-                await asyncio.sleep(_MOVED_PAUSE_SECONDS)  # a handoff came in between: look again
+            except NotLeader as error:
+                await tries.again(error)  # a handoff came in between: look again
             except OffsetOutOfRange:
                 if is_confirmed or request.offset < topic.state.start_offset:
                     raise
                 is_confirmed = await self._is_current()
-        raise NotLeader(f"offset {request.offset} of {request.topic} moved again and again")
 
     async def _is_current(self) -> bool:
         """True once this node knows all that is committed; raises if the metadata leader cannot be asked.
@@ -151,7 +165,8 @@ class Requests:
     async def read(self, request: messages.Fetch) -> bytes:
         """Whole frames from the one that holds an offset, wherever it is; empty at the end. For this node."""
         is_confirmed = False
-        for _ in range(MOVED_RETRIES):
+        tries = _Tries()
+        while True:
             topic = await self._broker.find(request.topic)
             try:
                 segment = topic.holder(request.offset)
@@ -159,13 +174,12 @@ class Requests:
                     return b"".join((await topic.read(request.offset, request.max_bytes)).buffers)
                 passed = msgspec.structs.replace(request, min_index=segment.uid)
                 return bytes((await self._ask(segment, Kind.FETCH, passed)).payload)
-            except NotLeader:
-                await asyncio.sleep(_MOVED_PAUSE_SECONDS)
+            except NotLeader as error:
+                await tries.again(error)
             except OffsetOutOfRange:
                 if is_confirmed or request.offset < topic.state.start_offset:
                     raise
                 is_confirmed = await self._is_current()
-        raise NotLeader(f"offset {request.offset} of {request.topic} moved again and again")
 
     async def _fetch_here(
         self, connection: Connection, correlation: int, request: messages.Fetch, topic: TopicLog
@@ -290,9 +304,11 @@ class Requests:
         self.respond(connection, correlation, messages.ListOffsetsAnswer(found))
 
     async def _offset_at(self, request: messages.ListOffsets, at: int) -> int:
-        for _ in range(MOVED_RETRIES):
+        tries = _Tries()
+        while True:
             topic = await self._broker.find(request.topic, request.min_index)
             if at == EARLIEST:
+                await self._be_current()  # what was trimmed meanwhile is not there for anybody
                 return topic.state.start_offset
             if topic.is_being_sealed:
                 await self._is_current()
@@ -303,9 +319,8 @@ class Requests:
                 passed = messages.ListOffsets(request.topic, [at], segment.uid)
                 answer = await self._ask(segment, Kind.LIST_OFFSETS, passed)
                 return decode_message(messages.ListOffsetsAnswer, answer.header).offsets[0]
-            except NotLeader:
-                await asyncio.sleep(_MOVED_PAUSE_SECONDS)
-        raise NotLeader(f"the end of {request.topic} moved again and again")
+            except NotLeader as error:
+                await tries.again(error)
 
     # Topics.
 

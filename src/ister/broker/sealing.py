@@ -74,6 +74,7 @@ def make_empty_seal(storage: Storage, topic: TopicState) -> SealSegment:
         sealed_by=storage.member,
         starts=storage.metadata.starts,
         sealed_at_us=storage.clock.now_us(),
+        unopened=True,
     )
 
 

@@ -133,6 +133,9 @@ class ReadableTopic:
             segment.release()
 
     async def _read_sealed(self, state: SegmentState, offset: int, max_bytes: int) -> Found:
+        if self._storage.member not in state.replicas:
+            # The chain has grown since somebody looked for the holder: who asked looks again.
+            raise NotLeader(f"{self.state.key_of(state)} is on node {node_of(state.leader)}")
         try:
             return await self._storage.sealed.read(self._identity(state), state, offset, max_bytes)
         except CorruptSegment:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -113,4 +114,23 @@ def ask_broker(terminal: Terminal, work: Callable[[Log], Coroutine[Any, Any, T]]
         async with ister.connect(terminal.bootstrap, **options) as log:
             return await work(log)
 
-    return asyncio.run(conversation())
+    with _warnings_told(terminal):
+        return asyncio.run(conversation())
+
+
+@contextmanager
+def _warnings_told(terminal: Terminal) -> Iterator[None]:
+    """What the client warns of, such as a node that it waits for, reaches a person; scripts see the end."""
+    import logging
+
+    class Teller(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if not terminal.wants_json:
+                terminal.tell(terminal.paint_errors("yellow", record.getMessage()))
+
+    logger, teller = logging.getLogger("ister.client"), Teller(logging.WARNING)
+    logger.addHandler(teller)
+    try:
+        yield
+    finally:
+        logger.removeHandler(teller)

@@ -88,6 +88,8 @@ def dev(
         keep_plan(directory, planned)
         terminal.tell(f"starting {counted(len(planned), 'node')} in {directory}")
         run_cluster(Show(terminal, directory, is_temporary=data_dir is None), planned, extra, environ)
+        again = "its data is removed" if data_dir is None else "the same command brings it back"
+        terminal.tell(f"the cluster has stopped; {again}")
     finally:
         if data_dir is None:
             shutil.rmtree(directory, ignore_errors=True)

@@ -65,7 +65,7 @@ def get(terminal: Terminal, topic: str, offset: int, count: int, template: str |
     write = choose_writer(terminal, topic, template, raw)
 
     async def work(log: Log) -> int:
-        found = await find_bounds(log, topic)
+        found = await find_bounds(log, topic, offset + count)
         if not found.start <= offset < found.end:
             raise OffsetOutOfRange(
                 f"{found.topic} has no record at offset {offset}: it holds {found.held}",
@@ -169,7 +169,8 @@ async def resolve(
     log: Log, topic: str, start: str | int | datetime, last: int | None, *, follow: bool
 ) -> Span:
     """Where to start and to end, as offsets. A start that is not there is the broker's to refuse."""
-    found = await find_bounds(log, topic)
+    is_open_ended = follow and last is None and start == "earliest"
+    found = await find_bounds(log, topic, 0 if is_open_ended else None)
     end = None if follow else found.end
     if last is not None:
         return Span(max(found.start, found.end - last), end, follow)
@@ -202,10 +203,13 @@ class Bounds(NamedTuple):
         return f"{self.start} to {self.end - 1}"
 
 
-async def find_bounds(log: Log, topic: str) -> Bounds:
+async def find_bounds(log: Log, topic: str, wanted: int | None = None) -> Bounds:
     """A description is what one node knows. Where the topic ends, only the node that leads it can say: if
-    that one cannot be asked, it is an error, and never an earlier end (promise 5)."""
+    that one cannot be asked, it is an error, and never an earlier end (promise 5). Nobody has to say it if
+    the topic is known to reach up to `wanted`."""
     found = await log.describe_topic(topic)
+    if wanted is not None and wanted <= found.end_offset:
+        return Bounds(found.topic, found.start_offset, found.end_offset)
     try:
         end = await log.offsets_at(topic, "latest")
     except CorruptSegment:

@@ -55,10 +55,19 @@ def topic() -> None:
 @topic.command()
 @click.argument("name")
 @setting_options
+@click.option(
+    "--set",
+    "others",
+    metavar="SETTING=VALUE",
+    multiple=True,
+    help="The same, as `ister topic alter` takes it.",
+)
 @click.option("--if-absent", is_flag=True, help="No error if the topic is already there; it stays as it is.")
 @client_options
 @pass_terminal
-def create(terminal: Terminal, /, name: str, if_absent: bool, **options: str | None) -> Done:
+def create(
+    terminal: Terminal, /, name: str, if_absent: bool, others: tuple[str, ...], **options: str | None
+) -> Done:
     """Create the topic NAME. Settings that are not given have the broker's defaults.
 
     \b
@@ -69,7 +78,13 @@ def create(terminal: Terminal, /, name: str, if_absent: bool, **options: str | N
     """
     from ister.cli.render import Done
 
-    settings = validate_settings({key: value for key, value in options.items() if value is not None})
+    named = {key: value for key, value in options.items() if value is not None}
+    for key, value in parse_pairs(others, "--set").items():
+        setting = key.replace("-", "_")
+        if setting in named:
+            raise click.UsageError(f"{setting} is given twice: by an option of its own and by --set")
+        named[setting] = value
+    settings = validate_settings(named)
     made = ask_broker(terminal, lambda log: log.create_topic(name, if_absent=if_absent, **settings))
     return Done(
         {"topic": made.topic, "uid": made.uid, "end_offset": made.end_offset},

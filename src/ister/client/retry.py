@@ -2,22 +2,28 @@
 
 The pause doubles from 20 ms to 2 s, and chance takes up to half of it off, so that clients which lost the
 same broker do not all come back at one moment. When the deadline has passed the last error is raised as
-what it is, with what was tried, how often and for how long.
+what it is, with what was tried, how often and for how long. Before that, once it takes longer than a hiccup,
+a warning in the log says what is waited for: a minute is long for whoever watches.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final
 
-from ister.errors import IsterError, NotLeader, OutOfSequence, Overloaded
+from ister.errors import IsterError, NodeUnreachable, NotLeader, OutOfSequence, Overloaded
 from ister.io.clock import Clock
+
+log = logging.getLogger("ister.client")
 
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 2.0
 _TOKEN_SPAN: Final = 1 << 63
+_WORTH_A_WORD_S: Final = 2.5
+_LONG_S: Final = 5.0
 
-_KNOWN_NOT_DONE: Final = (NotLeader, OutOfSequence, Overloaded)
+_KNOWN_NOT_DONE: Final = (NodeUnreachable, NotLeader, OutOfSequence, Overloaded)
 
 
 def leaves_doubt(error: IsterError) -> bool:
@@ -41,6 +47,22 @@ def gave_up(error: IsterError, what: str, attempts: int, elapsed_s: float) -> Is
     return type(error)(f"{what} failed after {tried}; the last error: {error.message}", hint=error.hint)
 
 
+class Word:
+    """Says once, of each trouble that lasts, what is tried again and why."""
+
+    def __init__(self) -> None:
+        self._is_said = False
+
+    def over(self) -> None:
+        self._is_said = False
+
+    def failing(self, error: IsterError, what: str, elapsed_s: float, deadline_s: float) -> None:
+        left = deadline_s - elapsed_s
+        if not self._is_said and elapsed_s >= _WORTH_A_WORD_S and left >= _LONG_S:
+            self._is_said = True
+            log.warning("still trying, for %.0f s more: %s: %s", left, what, error.message)
+
+
 class Retries:
     """The attempts at one thing, until it succeeds or its time is over."""
 
@@ -50,6 +72,7 @@ class Retries:
         self._what = what
         self._began = clock.monotonic()
         self._failures = 0
+        self._word = Word()
         self.in_doubt = False
         """Whether an earlier attempt may have taken effect."""
 
@@ -57,6 +80,7 @@ class Retries:
         """Start counting anew: for what goes on for long, like a reader."""
         self._began = self._clock.monotonic()
         self._failures = 0
+        self._word.over()
 
     async def pause(self, error: IsterError) -> None:
         """Wait before the next attempt; raises if the error will not pass or the time is over."""
@@ -67,4 +91,5 @@ class Retries:
         elapsed = self._clock.monotonic() - self._began
         if elapsed >= self._deadline_s:
             raise gave_up(error, self._what, self._failures, elapsed) from error
+        self._word.failing(error, self._what, elapsed, self._deadline_s)
         await asyncio.sleep(min(pause_s(self._clock, self._failures), self._deadline_s - elapsed))

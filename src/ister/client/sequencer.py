@@ -29,7 +29,7 @@ from typing import Final
 
 from ister.client.batch import Batch, reidentify
 from ister.client.connection import Connection
-from ister.client.retry import gave_up, leaves_doubt, pause_s
+from ister.client.retry import Word, gave_up, leaves_doubt, pause_s
 from ister.client.routing import Routes
 from ister.columns import Codec, RecordHeaders
 from ister.errors import (
@@ -84,6 +84,7 @@ class Sequencer:
         self._outstanding = 0  # how many of those have not been answered
         self._troubled = False  # nothing is sent until the round is over
         self._failures = 0
+        self._word = Word()
         self._last_error: IsterError | None = None
         self._recovery: asyncio.Task[None] | None = None
         self._waits_for_room = False
@@ -186,6 +187,7 @@ class Sequencer:
     def acknowledged(self, batch: Batch, answer: AppendAnswer) -> None:
         self._outstanding -= 1
         self._failures = 0
+        self._word.over()
         if answer.leader:
             self._routes.learned(self.topic, answer.leader)
         self._settle(batch, answer, None)
@@ -262,11 +264,12 @@ class Sequencer:
         if not error.retriable:
             self._settle(head, None, error)
             return False
+        elapsed = now - head.deadline + self._retry_deadline_s
+        what = f"appending {head.count} record{'s' if head.count != 1 else ''} to {self.topic}"
         if now >= head.deadline:
-            elapsed = now - head.deadline + self._retry_deadline_s
-            what = f"appending {head.count} records to {self.topic}"
             self._settle(head, None, gave_up(error, what, max(head.attempts, self._failures), elapsed))
             return False
+        self._word.failing(error, what, elapsed, self._retry_deadline_s)
         await asyncio.sleep(min(pause_s(self._clock, self._failures), head.deadline - now))
         return True
 

@@ -82,6 +82,9 @@ class SealSegment(Command, frozen=True):
     sealed_at_us: int
     move: int = 0
     """The id of the move that this seal is for; 0 if for none."""
+    unopened: bool = False
+    """Of a segment whose log could not be made, which ends where it begins: applies only while there is no
+    log. The proposer may succeed in making it, and append, while this is still on its way."""
 
 
 class OpenedSegment(Command, frozen=True):

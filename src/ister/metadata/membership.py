@@ -22,11 +22,12 @@ from ister.errors import (
     IsterError,
     JoinFailed,
     NodeIdInUse,
+    NodeUnreachable,
     NotLeader,
     Overloaded,
     RequestTimeout,
 )
-from ister.metadata.commands import RemoveNode
+from ister.metadata.commands import RemoveNode, Result
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.messages import Kind, NodeAnswer
 from ister.protocol.peer import (
@@ -117,7 +118,17 @@ class Members:
         """Tell the node that waits at this peer address to join."""
         store = self._store
         header = encode_header(Invite(store.cluster_id, [store.myself, *self._others()]))
-        _, answer = await store.peers.ask(host, port, PeerKind.INVITE, header, timeout=ATTEMPT_SECONDS * 2)
+        hint = (
+            f"Give the peer address of a node that was started with --peer-port on an empty directory, and "
+            f"without --join; node {store.myself.node_id} must reach it there."
+        )
+        try:
+            _, answer = await store.peers.ask(
+                host, port, PeerKind.INVITE, header, timeout=ATTEMPT_SECONDS * 2
+            )
+        except (ConnectionFailed, NodeUnreachable, RequestTimeout) as error:
+            # Not one of those that are tried again for a minute: somebody waits, and can start the node.
+            raise JoinFailed(f"no node waits at {host}:{port}: {error.message}", hint=hint) from error
         return decode_header(NodeAnswer, answer.header)
 
     async def let_in(self, join: Join) -> JoinAnswer:
@@ -203,13 +214,26 @@ class Members:
         return NodeAnswer(node_of(target), "leads the metadata now")
 
     async def _remove(self, node_id: int) -> NodeAnswer:
+        if node_id not in self._store.state.nodes:
+            raise BadRequest(f"there is no node {node_id}", hint="`ister node list` shows them.")
         outcome = await self._store.propose(RemoveNode(node_id))
-        if not outcome.ok:
+        # One that is stale was done before: by another, or by an attempt of this call whose answer was lost.
+        if outcome.result is Result.REFUSED:
             raise BadRequest(
                 f"node {node_id} was not removed: {outcome.detail}",
-                hint="`ister node list` shows the nodes; what only this one holds must move or go first.",
+                hint=self._why_not_removed(node_id),
             )
         return NodeAnswer(node_id, "removed")
+
+    def _why_not_removed(self, node_id: int) -> str:
+        if node_id not in self._store.state.nodes:
+            return "`ister node list` shows the nodes."
+        if len(self._store.state.nodes) == 1:
+            return "A cluster has at least one node; stop this one instead, and its data stays."
+        return (
+            "Each segment is on one node only, and cannot be moved yet: let retention drop what this node "
+            "holds (`ister topic alter`), or delete the topic (`ister topic delete`)."
+        )
 
     async def _promote(self, node_id: int) -> NodeAnswer:
         store = self._store

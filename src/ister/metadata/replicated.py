@@ -52,7 +52,7 @@ from ister.peers import Peers
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.messages import Kind
 from ister.protocol.peer import AdminRequest, Invite, Join, NodeAddress, PeerHello, PeerKind, Removed, node_of
-from ister.raft import RaftConfig, RaftStatus, bootstrap_state
+from ister.raft import RaftConfig, RaftStatus, SoftState, bootstrap_state
 from ister.raft.driver import SNAPSHOT_EVERY, TICK_SECONDS, RaftNode
 
 log = logging.getLogger("ister.metadata")
@@ -114,6 +114,7 @@ class ReplicatedMetadata:
         self._known = KnownNodes(disk)
         self._is_open = False
         self._refused_since: float | None = None
+        self._noted_leader = (0, 0)
         self.peers = Peers(
             network,
             lambda: PeerHello(self.cluster_id, self.myself, self.starts),
@@ -130,6 +131,7 @@ class ReplicatedMetadata:
             random=random,
             send=self.peers.send_raft,
             on_fatal=on_fatal,
+            on_soft_state=self._note_leader,
             snapshot_every=snapshot_every,
             tick_seconds=tick_seconds,
         )
@@ -297,12 +299,20 @@ class ReplicatedMetadata:
         """One request to the metadata leader, which is another node."""
         leader = self.raft.leader
         if not leader or leader == self.member:
-            raise NotLeader("no metadata leader is known")
+            raise NotLeader(
+                "no metadata leader is known",
+                hint="The cluster may have no majority; ask `ister cluster status` on several nodes.",
+            )
         return (await self.peers.request(leader, kind, header, payload, timeout=timeout)).header
 
     async def wait_applied(self, index: int, timeout: float) -> None:
         """Returns once this node has applied up to `index` (H3)."""
         await self.raft.wait_applied(index, timeout)
+
+    def _note_leader(self, soft: SoftState) -> None:
+        if soft.leader and (soft.leader, soft.term) != self._noted_leader:
+            self._noted_leader = soft.leader, soft.term
+            log.info("metadata leader", extra={"fields": {"node": node_of(soft.leader), "term": soft.term}})
 
     def is_alive(self, member: int) -> bool:
         """Whether a node answers; this one always does."""

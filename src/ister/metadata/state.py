@@ -301,6 +301,9 @@ class ClusterState:
         if proposer.starts != command.starts:
             detail = f"node {proposer.node_id} was started again after it proposed this"
             return Outcome(Result.REFUSED, index, detail, topic.uid)
+        if command.unopened and last.log_exists:
+            detail = f"the log of {topic.key_of(last)} was made after this was proposed"
+            return Outcome(Result.REFUSED, index, detail, topic.uid)
         refused = self._inactive(command.next_leader, command.next_replicas)
         if refused:
             return Outcome(Result.REFUSED, index, refused, topic.uid)

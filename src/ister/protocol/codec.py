@@ -62,7 +62,7 @@ def choose_version(preamble: Bytes) -> int:
     if magic == PEER_MAGIC:
         raise BadRequest(
             "this is the port for clients, and a broker has called",
-            hint="Give --join the broker's peer port, which is 6001 unless it was set; "
+            hint="Give the broker's peer port instead, which is 6001 unless it was set; "
             "`ister cluster status` shows every node's.",
         )
     if magic != PREAMBLE_MAGIC:

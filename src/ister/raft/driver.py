@@ -306,7 +306,6 @@ class RaftNode:
     def _note_soft_state(self, soft: SoftState) -> None:
         if soft.leader != self._soft.leader and soft.leader:
             self.leader_changes += 1
-            log.info("metadata leader", extra={"fields": {"leader": soft.leader, "term": soft.term}})
         self._soft = soft
         if self._on_soft_state is not None:
             self._on_soft_state(soft)
