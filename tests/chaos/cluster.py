@@ -90,7 +90,7 @@ class ClusterChaos:
             producers = await self._start_producers(stack)
             readers = await self._start_readers(stack)
             try:
-                await self._unless_one_fails(self._faults.run(seconds), [*producers, *readers])
+                await self._unless_one_fails(self._faults.run(seconds), [*producers, *readers], seconds)
                 self._say("healed: producers finish")
                 self._load.finish()
                 await self._unless_one_fails(_all_done(producers), readers)
@@ -110,21 +110,19 @@ class ClusterChaos:
         return self.result
 
     async def _unless_one_fails(
-        self, work: Coroutine[Any, Any, None], tasks: Sequence[asyncio.Task[None]]
+        self, work: Coroutine[Any, Any, None], tasks: Sequence[asyncio.Task[None]], seconds: float = 0.0
     ) -> None:
         """Await the work, but not for ever, and not while a client has already met what must not be."""
         working = asyncio.create_task(work)
         waited = {working, *(task for task in tasks if not task.done())}
-        bound = asyncio.get_running_loop().time() + 3 * HEALED_SECONDS
+        bound = asyncio.get_running_loop().time() + seconds + 2 * HEALED_SECONDS
         try:
             while not working.done():
                 done, waited = await asyncio.wait(
                     waited, timeout=bound - asyncio.get_running_loop().time(), return_when="FIRST_COMPLETED"
                 )
                 if not done:
-                    raise Violation(
-                        "liveness", f"{len(waited)} tasks go on and on after the faults were over"
-                    )
+                    raise Violation("liveness", f"{len(waited)} tasks go on and on")
                 for task in done:
                     task.result()
         finally:

@@ -28,6 +28,7 @@ from ister.broker.storage import Storage
 from ister.broker.storage_faults import doubt, storage_fault
 from ister.broker.topic_reads import ReadableTopic
 from ister.errors import (
+    InvariantBroken,
     IsterError,
     MessageTooLarge,
     NotLeader,
@@ -36,7 +37,7 @@ from ister.errors import (
     invariant,
 )
 from ister.frame import FrameHeader
-from ister.metadata.commands import Result
+from ister.metadata.commands import Outcome, Result
 from ister.metadata.state import TopicState
 from ister.protocol.codec import encode_header
 from ister.protocol.messages import Append
@@ -180,6 +181,7 @@ class TopicLog(ReadableTopic):
         """The chain has another open segment, or a snapshot brought another chain: look at it anew."""
         if self.leads and self._segment is None and self._handing_off is None and not self.is_deleted:
             self._open_soon()
+        self._turn()
         self._wake_waiters()
 
     @property
@@ -415,6 +417,11 @@ class TopicLog(ReadableTopic):
                         segment.close()
                         if self.leads:
                             await self._open_soon()
+        except InvariantBroken as error:
+            # A seal below what was acknowledged, say (F3): nothing here goes on before somebody has looked.
+            log.critical("%s", error.message, extra={"fields": {"topic": self.state.name}})
+            self._set_fault(error)
+            self._held.refuse(error)
         finally:
             self._handing_off = None
             if self._segment is None and not self.leads:
@@ -453,8 +460,12 @@ class TopicLog(ReadableTopic):
         known = self._sealed_already(segment)
         if known is not None:
             return known  # by an earlier proposal, of which only the answer was lost
+        seal = make_seal(self._storage, self.state, segment, end)
+        proposal = asyncio.get_running_loop().create_task(self._storage.metadata.propose(seal))
+        if await self._is_overtaken(proposal, segment):
+            return self._sealed_already(segment) or []
         try:
-            outcome = await self._storage.metadata.propose(make_seal(self._storage, self.state, segment, end))
+            outcome = proposal.result()
         except IsterError as error:
             log.error("seal of %s failed: %s", segment.identity.key, error)
             return await self._propose_later()
@@ -467,6 +478,19 @@ class TopicLog(ReadableTopic):
         log.error("seal of %s was not applied: %s", segment.identity.key, outcome.detail)
         return await self._propose_later()
 
+    async def _is_overtaken(self, proposal: asyncio.Task[Outcome], segment: Segment) -> bool:
+        """Wait for a proposal; True if the chain says before its answer that the segment is sealed. The
+        answer may be lost, and what waits for the next segment need not wait for that to be found out."""
+        while not proposal.done():
+            turned = asyncio.get_running_loop().create_task(self._turned.wait())
+            await asyncio.wait([proposal, turned], return_when=asyncio.FIRST_COMPLETED)
+            turned.cancel()
+            if not proposal.done() and self._segment is segment and self._current is None:
+                proposal.add_done_callback(lambda done: done.cancelled() or done.exception())
+                proposal.cancel()
+                return True
+        return False
+
     def _sealed_already(self, segment: Segment) -> list[steps.Effect] | None:
         """What follows if the chain has this segment as sealed (H1); None if it is the open one."""
         state = next((state for state in self.state.segments if state.uid == segment.identity.uid), None)
@@ -476,7 +500,10 @@ class TopicLog(ReadableTopic):
         end = segment.committed_end
         if state is not None and state.end_offset is not None:
             end = state.end_offset
-            log.warning("%s was sealed at %d by node %d", segment.identity.key, end, node_of(state.sealed_by))
+            level = logging.DEBUG if state.sealed_by == self._storage.member else logging.WARNING
+            log.log(
+                level, "%s was sealed at %d by node %d", segment.identity.key, end, node_of(state.sealed_by)
+            )
         invariant(end >= segment.committed_end, f"{segment.identity.key} was sealed at {end}, below its end")
         return self._handoff.step(steps.SealApplied(end, self._storage.metadata.state.applied_index))
 
