@@ -319,6 +319,19 @@ def test_a_learner_is_promoted_only_within_a_thousand_entries() -> None:
     assert isinstance(leader.core.propose_membership(change(ChangeKind.PROMOTE, 2)), Accepted)
 
 
+def test_a_learner_that_fell_silent_is_no_longer_counted_as_active() -> None:
+    """R2: it would be promoted, and a group of two with a dead member stands still."""
+    cluster = cluster_with_leader(1)
+    leader = cluster.nodes[1]
+    leader.core.propose_membership(change(ChangeKind.ADD_LEARNER, 2))
+    leader.work()
+    leader.sync()
+    for _ in range(3 * leader.core.config.election_ticks_max):
+        leader.core.tick()
+    (learner,) = leader.core.status().peers
+    assert leader.core.role is Role.LEADER and not learner.recently_active
+
+
 def test_a_snapshot_describes_the_membership_at_its_index_not_the_newest() -> None:
     """R1."""
     cluster = cluster_with_leader()

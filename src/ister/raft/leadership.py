@@ -183,7 +183,7 @@ class Leadership(Replication):
         """Check-quorum (6.2): a leader that can't reach one must not go on saying that it leads."""
         active = 0
         for node in self.membership.voters:
-            progress = self.progress[node]
-            active += node == self.id or progress.recently_active
-            progress.recently_active = False
+            active += node == self.id or self.progress[node].recently_active
+        for progress in self.progress.values():
+            progress.recently_active = False  # of learners too: one that fell silent is not to be promoted
         return active >= self.membership.quorum

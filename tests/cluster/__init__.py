@@ -1,0 +1,1 @@
+"""Whole clusters of real brokers in one process, from one seed: what goes wrong, and what must hold."""

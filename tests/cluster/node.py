@@ -1,0 +1,192 @@
+"""A member of a simulated cluster: the real broker and server on a host, a disk and a clock of its own.
+
+The machine stays, its processes come and go: started, stopped, killed, frozen and thawed, and started again.
+Whoever waits for a start or a stop that a kill overtook gets `NodeDied`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+
+from ister.broker.broker import Broker
+from ister.broker.server import Server
+from ister.config import BrokerConfig
+from ister.errors import IsterError
+from ister.testing import Loss, SimClock, SimDisk, SimNetwork, SimProcess, VirtualLoop
+from tests.cluster.watch import Watch
+
+CLIENT_PORT = 9091
+PEER_PORT = 6001
+SECRET = "for tests only"
+
+
+class NodeDied(Exception):
+    """The node was killed while somebody waited for it to start or stop."""
+
+
+def host_of(number: int) -> str:
+    return f"node-{number}"
+
+
+class ClusterNode:
+    """One machine of the cluster."""
+
+    def __init__(
+        self, loop: VirtualLoop, network: SimNetwork, watch: Watch, number: int, config: BrokerConfig
+    ) -> None:
+        self.loop, self.network, self.watch, self.number = loop, network, watch, number
+        self.name = host_of(number)
+        self.config = msgspec.structs.replace(
+            config, node_id=number, client_host=self.name, peer_host=self.name
+        )
+        self.disk = self._make_disk()
+        self.clock = SimClock(loop, loop.fork(f"{self.name}-clock"))
+        self.process: SimProcess | None = None
+        self.broker: Broker | None = None
+        self.server: Server | None = None
+        self.is_up = False
+        self.starts = 0
+        self.fatal: list[str] = []
+        self.on_death: Callable[[], None] = lambda: None
+        self.inline_probability = 1.0
+        self._disks = 0
+        self._dice: Random = loop.fork(f"{self.name}-inline")
+        self._context = contextvars.copy_context()
+        watch.add(number, lambda: self.disk)
+
+    def _make_disk(self) -> SimDisk:
+        self._disks = getattr(self, "_disks", 0) + 1
+        dice = self.loop.fork(f"{self.name}-disk-{self._disks}")
+        return SimDisk(dice, name=self.name, trace=self.loop.trace)
+
+    @property
+    def address(self) -> str:
+        return f"{self.name}:{CLIENT_PORT}"
+
+    @property
+    def running(self) -> Broker:
+        assert self.broker is not None and self.is_up, f"{self.name} is down"
+        return self.broker
+
+    # Life.
+
+    async def start(self, *, announce: bool = True) -> None:
+        """Start a process; raises what a broker's start raises, or `NodeDied`.
+
+        One that is not announced takes part in the metadata, and nobody can reach it as a client."""
+        self.starts += 1
+        process = self.process = SimProcess(self.loop, f"{self.name}-{self.starts}")
+        task = process.start(self._start(announce))
+        await asyncio.wait([task])
+        if task.cancelled() or process is not self.process or not process.alive:
+            if not task.cancelled():
+                task.exception()
+            raise NodeDied
+        try:
+            task.result()
+        except BaseException:
+            self.kill()
+            raise
+        self.is_up = True
+
+    async def _start(self, announce: bool) -> None:
+        host, mount, generation = self.network.host(self.name), self.disk.mount(), self.disk.generation
+        broker = Broker(
+            self.config, mount, self.clock, host, on_fatal=lambda error: self._on_fatal(generation, error)
+        )
+        server = Server(broker, host, lambda: 0)
+        broker.commits.after_cycle = server.flush
+        self._shuffle_inline(broker)
+        self.watch.attach(self.number, broker)
+        self.broker, self.server = broker, server
+        await broker.start()
+        if announce:
+            await server.start()
+
+    def _shuffle_inline(self, broker: Broker) -> None:
+        """Syncs take no virtual time, so every small cycle would run inline: dice send some to the worker."""
+        may, dice, probability = broker.commits._may_run_inline, self._dice, self.inline_probability
+        broker.commits._may_run_inline = lambda jobs: may(jobs) and dice.random() < probability  # type: ignore[method-assign]
+
+    async def stop(self) -> None:
+        """As SIGTERM does; raises `NodeDied` if it was killed meanwhile."""
+        assert self.process is not None and self.server is not None and self.broker is not None
+        generation, server, broker = self.disk.generation, self.server, self.broker
+        self.loop.trace.note(f"{self.name} stop")
+
+        async def work() -> None:
+            await server.stop(1.0)
+            await broker.stop()
+
+        task = self.process.start(work())
+        await asyncio.wait([task])
+        if generation != self.disk.generation:
+            if not task.cancelled():
+                task.exception()
+            raise NodeDied
+        task.result()
+        self.kill()
+
+    # Death.
+
+    def kill(self) -> None:
+        """kill -9. The seams first: see `ister.testing.process`."""
+        self.disk.kill()
+        self._end_process(silent=False)
+
+    def lose_power(self, loss: Loss | None = None) -> None:
+        self.disk.crash(loss)
+        self._end_process(silent=True)
+
+    def lose_power_after(self, changes: int) -> None:
+        """In the middle of some coming work on the disk."""
+
+        def then() -> None:
+            self.loop.call_soon(self._end_process, True, context=self._context)
+
+        self.disk.crash_after(changes, then)
+
+    def wipe(self) -> None:
+        """A dead node gets an empty disk: another member of the cluster from now on (I2)."""
+        assert not self.is_up
+        self.loop.trace.note(f"{self.name} wiped")
+        self.disk = self._make_disk()
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self.loop.trace.note(f"{self.name} freeze")
+        if self.process is not None:
+            self.process.freeze()
+
+    def thaw(self) -> None:
+        self.loop.trace.note(f"{self.name} thaw")
+        if self.process is not None:
+            self.process.thaw()
+
+    @property
+    def is_frozen(self) -> bool:
+        return self.process is not None and self.process.frozen
+
+    def _on_fatal(self, generation: int, error: IsterError) -> None:
+        """The real process ends in an orderly way; nobody promised that it gets that far."""
+        if generation == self.disk.generation:
+            self.fatal.append(f"{type(error).__name__}: {error}")
+            self.loop.trace.note(f"{self.name} fatal {error.code}")
+            self.loop.call_soon(self._die_if, generation, context=self._context)
+
+    def _die_if(self, generation: int) -> None:
+        if generation == self.disk.generation:
+            self.kill()
+
+    def _end_process(self, silent: bool) -> None:
+        self.network.kill(self.name, silent=silent)
+        if self.process is not None:
+            self.process.kill()
+        self.is_up = False
+        self.watch.died(self.number)
+        self.on_death()

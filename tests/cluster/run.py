@@ -1,0 +1,136 @@
+"""Many seeds: `python -m tests.cluster.run --seeds 2000 --first-seed 0 --jobs 2 [--report FILE]`.
+
+`--seed 17` runs one alone. Every hundredth seed runs twice, and must give the same trace (checker 15). A seed
+that fails is printed with what it broke, the end of its trace, and the command that replays it; the exit code
+is then 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.cluster.scenario import Summary, check_worth, run_seed
+
+TWICE_EVERY = 100
+
+
+class Verdict(NamedTuple):
+    """What came of one seed."""
+
+    seed: int
+    summary: Summary | None
+    trouble: str
+
+
+def try_seed(seed: int) -> Verdict:
+    try:
+        summary = run_seed(seed)
+        check_worth(summary)
+        if seed % TWICE_EVERY == 0 and run_seed(seed).digest != summary.digest:
+            return Verdict(seed, None, f"seed {seed}: two runs, two traces (checker 15)")
+        return Verdict(seed, summary, "")
+    except Exception as error:
+        return Verdict(seed, None, "".join(traceback.format_exception(error)))
+
+
+def run_all(seeds: Sequence[int], jobs: int) -> Iterator[Verdict]:
+    if jobs <= 1:
+        yield from map(try_seed, seeds)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        for done in as_completed([pool.submit(try_seed, seed) for seed in seeds]):
+            yield done.result()
+
+
+def report(verdicts: Sequence[Verdict], seconds: float) -> str:
+    """The result as a page for docs/results."""
+    good = [verdict.summary for verdict in verdicts if verdict.summary is not None]
+    bad = sorted(verdict.seed for verdict in verdicts if verdict.summary is None)
+    seeds = sorted(verdict.seed for verdict in verdicts)
+    faults: Counter[str] = Counter()
+    for summary in good:
+        faults.update(summary.kinds)
+
+    def total(name: str) -> int:
+        return sum(getattr(summary, name) for summary in good)
+
+    rows = {
+        "seeds": f"{seeds[0]} to {seeds[-1]}: {len(seeds)}",
+        "clean": f"{len(good)}",
+        "failed": ", ".join(map(str, bad)) or "none",
+        "clusters of 3 nodes, of 5": " and ".join(
+            f"{sum(summary.nodes == size for summary in good):,}" for size in (3, 5)
+        ),
+        "virtual time": f"{sum(summary.seconds for summary in good) / 3600:.1f} h",
+        "operations": f"{total('operations'):,}",
+        "records sent": f"{total('records'):,}",
+        "handoffs": f"{total('handoffs'):,}",
+        "of these to another node": f"{total('moves'):,}",
+        "deaths of nodes": f"{total('deaths'):,}",
+        "leaders of the metadata": f"{total('terms'):,}",
+        "states restored from a snapshot": f"{total('restores'):,}",
+        "nodes that joined in the middle": f"{total('joined'):,}",
+        "seeds run twice, same trace": f"{sum(summary.seed % TWICE_EVERY == 0 for summary in good)}",
+        "wall time": f"{seconds / 60:.1f} min",
+    }
+    return "\n".join(
+        [
+            "# Simulation of clusters: the last full run",
+            "",
+            "Written by `python -m tests.cluster.run --report`. Three or five brokers and their clients a",
+            "seed; the checkers are in `ister.testing.checkers` and `tests/cluster/watch.py`, the faults in",
+            "`tests/cluster/nemesis.py`.",
+            "",
+            "| | |",
+            "|---|---|",
+            *(f"| {name} | {value} |" for name, value in rows.items()),
+            "",
+            "| fault | times |",
+            "|---|---|",
+            *(f"| {name.replace('_', ' ')} | {count:,} |" for name, count in faults.most_common()),
+            "",
+        ]
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.run", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="run this one alone")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--report", type=Path)
+    options = parser.parse_args(arguments)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    if options.seed is not None:
+        seeds = range(options.seed, options.seed + 1)
+    started = time.monotonic()
+    verdicts: list[Verdict] = []
+    for verdict in run_all(seeds, options.jobs):
+        verdicts.append(verdict)
+        if verdict.trouble:
+            print(f"seed {verdict.seed} FAILED\n{verdict.trouble}", flush=True)
+        elif len(seeds) == 1:
+            print(verdict.summary)
+        elif len(verdicts) % 50 == 0:
+            print(f"{len(verdicts)} of {len(seeds)} seeds", flush=True)
+    seconds = time.monotonic() - started
+    failed = sorted(verdict.seed for verdict in verdicts if verdict.summary is None)
+    print(f"{len(verdicts) - len(failed)} of {len(verdicts)} seeds clean in {seconds:.0f} s")
+    if options.report is not None:
+        options.report.write_text(report(verdicts, seconds), encoding="utf-8")
+    if failed:
+        print(f"failed: {failed}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

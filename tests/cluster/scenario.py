@@ -1,0 +1,304 @@
+"""One seed, one run: a cluster of 3 or 5 nodes, its clients, what goes wrong, and the judgement.
+
+    python -m tests.cluster.run --seed 17
+
+replays seed 17. A run has a time of faults (a minute of virtual time and more), then the world is healed and
+everybody must finish within a bound (checker 14), then every line is read to its end through every node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+from unittest import mock
+
+from msgspec.structs import replace
+
+from ister.config import BrokerConfig
+from ister.errors import OffsetOutOfRange
+from ister.raft import driver
+from ister.testing import Loss, SimNetwork, VirtualLoop, simulate
+from ister.testing.checkers import Violation, check_history
+from ister.testing.history import History, Read
+from tests.cluster import load
+from tests.cluster.load import ClusterClients
+from tests.cluster.nemesis import Nemesis
+from tests.cluster.node import PEER_PORT, SECRET, ClusterNode, host_of
+from tests.cluster.watch import Watch
+from tests.simulation.scenario import quiet_logs
+
+FAULT_SECONDS = 62.0
+FINISH_SECONDS = 200.0
+LEAST_OPERATIONS = 500
+LEAST_FAULTS = 5
+LEAST_HANDOFFS = 3
+
+TOPICS: dict[str, dict[str, Any]] = {
+    "orders": {"segment_records": 8},
+    "events": {"segment_bytes": 4096},
+    "aged": {"segment_age_ms": 2500, "segment_records": 30},
+    "kept": {"segment_records": 8, "retention_bytes": 5000},
+}
+
+
+@dataclass
+class Summary:
+    """What a run was worth, and the hash by which it is compared with another of the same seed."""
+
+    seed: int
+    nodes: int
+    digest: str
+    seconds: float
+    operations: int
+    records: int
+    faults: int
+    deaths: int
+    handoffs: int
+    moves: int
+    terms: int
+    restores: int
+    joined: int
+    kinds: dict[str, int] = field(default_factory=dict)
+
+
+class Run:
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.loop = loop
+        self.dice: Random = loop.fork("run")
+        self.history = History()
+        self.network = SimNetwork(loop.fork("network"), trace=loop.trace)
+        self.watch = Watch(self.history)
+        self.size = 5 if loop.seed % 4 == 3 else 3
+        heartbeat_ms = self.dice.choice((100, 250, 300))
+        self.config = BrokerConfig(
+            admin_port=-1,
+            peer_port=PEER_PORT,
+            heartbeat_ms=heartbeat_ms,
+            election_min_ms=5 * heartbeat_ms,
+            election_max_ms=10 * heartbeat_ms,
+            snapshot_entries=self.dice.choice((10, 40, 10_000)),
+            monitor_check_ms=self.dice.choice((500, 1000)),
+            lease_sync_ms=500,
+            hot_tail_bytes=self.dice.choice((0, 2000, 1 << 20)),
+            max_held_ms=self.dice.choice((500, 5000)),
+            max_held_appends=self.dice.choice((5, 10_000)),
+            test_controls=True,
+            cluster_secret=SECRET,
+        )
+        self.nodes = [self._make_node(number) for number in range(1, self.size + 1)]
+        self.clients = ClusterClients(loop, self.network, self.history, [node.number for node in self.nodes])
+        self.nemesis = Nemesis(loop, self.nodes, self.network, self.clients, self.history, self._make_node)
+
+    def _make_node(self, number: int) -> ClusterNode:
+        founder = number == 1
+        join = "" if founder else f"{host_of(1)}:{PEER_PORT},{host_of(2)}:{PEER_PORT}"
+        config = replace(self.config, bootstrap_cluster=founder, join=join, join_timeout_ms=30_000)
+        return ClusterNode(self.loop, self.network, self.watch, number, config)
+
+    async def play(self) -> Summary:
+        # Entries kept behind a snapshot: with few of them, who was away for a while is sent the snapshot.
+        kept = mock.patch.object(driver, "KEPT_BEHIND_SNAPSHOT", self.dice.choice((0, 5, 1000)))
+        with self.watch.attached(), kept:
+            return await self._play()
+
+    async def _play(self) -> Summary:
+        await self._found()
+        await self._create_topics()
+        workers = self._start_workers()
+        await self.nemesis.run(FAULT_SECONDS)
+        self._raise_violations()
+        await self.nemesis.heal()
+        keeping = self.loop.create_task(self.nemesis.keep_up())
+        await self._enough_operations(workers)
+        await self._finish(workers)
+        await self._last_death()
+        await self._read_everything()
+        keeping.cancel()
+        check_history(self.history)
+        return self._summary()
+
+    def _raise_violations(self) -> None:
+        if self.history.violations:
+            check_history(self.history)
+
+    async def _found(self) -> None:
+        for node in self.nodes:
+            await node.start()
+        for node in self.nodes:
+            await node.running.metadata.announced.wait()
+
+    async def _create_topics(self) -> None:
+        async with self.clients.connect("client-1.setup") as log:
+            for name, settings in TOPICS.items():
+                made = await log.create_topic(name, max_message_bytes=2048, **settings)
+                self.clients.lines[name] = f"{name}#{made.uid}"
+        self.clients.strong.update(self.clients.lines.values())
+        self.clients.trimmed.add("kept")
+
+    def _start_workers(self) -> list[asyncio.Task[None]]:
+        clients, start = self.clients, self.loop.create_task
+        topics = list(TOPICS)
+        workers = [
+            start(load.append_batches(clients, "client-1.a", "orders"), name="a"),
+            start(load.append_batches(clients, "client-2.b@2", "orders"), name="b"),
+            start(load.produce(clients, "client-2.c", "orders"), name="c"),
+            start(load.produce(clients, "client-3.d", "events"), name="d"),
+            start(load.produce(clients, "client-1.e@1", "events"), name="e"),
+            start(load.append_batches(clients, "client-3.f", "aged"), name="f"),
+            start(load.produce(clients, "client-1.g@3", "kept"), name="g"),
+            start(load.wander(clients, "client-2.w", topics), name="wander-1"),
+            start(load.wander(clients, "client-3.x", topics), name="wander-2"),
+            start(load.churn(clients, "client-2.churn", "churn"), name="churn"),
+            start(load.administer(clients, "client-3.operator", topics), name="operator"),
+        ]
+        for number in clients.numbers:
+            topic = topics[number % 2]
+            host = load.HOSTS[number % 3]
+            workers.append(
+                start(load.follow(clients, f"{host}.r{number}@{number}", topic), name=f"reader-{number}")
+            )
+        workers.append(start(load.follow(clients, "client-1.r", "kept"), name="reader-kept"))
+        return workers
+
+    async def _enough_operations(self, workers: list[asyncio.Task[None]]) -> None:
+        """A run that was down for most of its time goes on until it is worth the name."""
+        deadline = self.loop.time() + FINISH_SECONDS
+        while self.history.operation_count < LEAST_OPERATIONS or self.watch.seals < LEAST_HANDOFFS:
+            if self.loop.time() > deadline:
+                raise Violation(
+                    "liveness", f"only {self.history.operation_count} operations; {_open(workers)}"
+                )
+            await asyncio.sleep(0.5)
+
+    async def _finish(self, workers: list[asyncio.Task[None]]) -> None:
+        """Checker 14: after healing every client comes to its end."""
+        self.clients.done.set()
+        readers = [task for task in workers if task.get_name().startswith("reader")]
+        writers = [task for task in workers if task not in readers]
+        _, late = await asyncio.wait(writers, timeout=FINISH_SECONDS)
+        self._raise_violations()
+        if late:
+            raise Violation("liveness", f"not done {FINISH_SECONDS:g} s after healing: {_open(workers)}")
+        await asyncio.sleep(1)
+        for reader in readers:
+            reader.cancel()
+        await asyncio.wait(readers)
+        for task in workers:
+            if not task.cancelled():
+                task.result()
+
+    async def _last_death(self) -> None:
+        """What is judged is what new processes find."""
+        way = self.dice.randrange(3)
+        for node in self.nodes:
+            if way == 0:
+                node.kill()
+            elif way == 1:
+                node.lose_power(Loss.ALL)
+        await asyncio.gather(*(self.nemesis.bring_up(node) for node in self.nodes))
+
+    # The judgement.
+
+    async def _read_everything(self) -> None:
+        """Through every node the same line: the first one's is the measure of the others."""
+        await self._wait_until_equal()
+        async with asyncio.timeout(FINISH_SECONDS):
+            for number, node in enumerate(self.nodes):
+                for name, line in self.clients.lines.items():
+                    try:
+                        await self._read_line(node, name, line, is_first=number == 0)
+                    except OffsetOutOfRange:  # trimmed meanwhile; a second time it would be no accident
+                        await self._wait_until_equal()
+                        await self._read_line(node, name, line, is_first=number == 0)
+
+    async def _read_line(self, node: ClusterNode, name: str, line: str, *, is_first: bool) -> None:
+        async with self.clients.connect(f"client-1.judge@{node.number}") as log:
+            start, end = await log.offsets_at(name, "earliest"), await log.offsets_at(name, "latest")
+            if is_first:
+                read = self.history.final(line, start)
+            else:
+                read = self.history.reading(f"judge at {node.name}", line, start)
+            async with aclosing(log.read(name, start=start, max_bytes=1 << 20).frames()) as frames:
+                async for frame in frames:
+                    read.frames.append(self.clients.seen(frame))
+            if read.end_offset != end:
+                raise Violation("reads_are_gapless", f"{line} ends at {end}, reading at {read.end_offset}")
+            self._compare(node, line, read)
+            found = self.dice.choice(read.frames) if read.frames else None
+            if found is not None:
+                at = await log.offsets_at(name, found.append_time_us)
+                first = next(f for f in read.frames if f.append_time_us >= found.append_time_us)
+                if at != first.base_offset:
+                    raise Violation("offsets_at", f"{line} at {found.append_time_us}: {at}, not {first}")
+
+    def _compare(self, node: ClusterNode, line: str, read: Read) -> None:
+        final = self.history.finals[line]
+        known = {frame.base_offset: frame for frame in final.frames}
+        if read.end_offset != final.end_offset or any(known.get(f.base_offset) != f for f in read.frames):
+            raise Violation(
+                "one line through every node",
+                f"{line} is {read.start_offset} to {read.end_offset} through {node.name}, and was "
+                f"{final.start_offset} to {final.end_offset} through {self.nodes[0].name}",
+            )
+
+    async def _wait_until_equal(self) -> None:
+        """Every node comes to the same metadata, byte for byte."""
+        async with asyncio.timeout(FINISH_SECONDS):
+            while len({node.running.metadata.state.to_bytes() for node in self.nodes}) > 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+    def _summary(self) -> Summary:
+        return Summary(
+            seed=self.loop.seed,
+            nodes=self.size,
+            digest=f"{self.loop.trace.digest()}/{self.history.digest()}",
+            seconds=self.loop.time(),
+            operations=self.history.operation_count,
+            records=sum(len(send.values) for send in self.history.sends),
+            faults=sum(self.nemesis.counts.values()),
+            deaths=sum(node.disk.generation for node in self.nodes),
+            handoffs=self.watch.seals,
+            moves=self.watch.moves,
+            terms=len(self.watch.raft.properties.leaders),
+            restores=self.watch.restores,
+            joined=self.nemesis.joined,
+            kinds=self.nemesis.counts,
+        )
+
+
+def check_worth(summary: Summary) -> None:
+    """A seed that hardly did anything proves nothing."""
+    assert summary.seconds >= min(60, FAULT_SECONDS), summary
+    assert summary.operations >= LEAST_OPERATIONS, summary
+    assert summary.faults >= LEAST_FAULTS, summary
+    assert summary.moves >= LEAST_HANDOFFS, summary
+
+
+def _open(workers: list[asyncio.Task[None]]) -> str:
+    return ", ".join(task.get_name() for task in workers if not task.done())
+
+
+def run_seed(seed: int) -> Summary:
+    """One run; raises `Violation`, or whatever else is wrong, with the seed and the way to replay it."""
+    held: list[Run] = []
+
+    async def main(loop: VirtualLoop) -> Summary:
+        run = Run(loop)
+        held.append(run)
+        return await run.play()
+
+    try:
+        with quiet_logs():
+            return simulate(main, seed, limit_seconds=2000, limit_steps=5_000_000)
+    except BaseException as error:
+        if held and held[0].history.violations and not isinstance(error, Violation):
+            error.add_note(f"a watcher had seen: {held[0].history.violations[0]}")
+        error.add_note(f"replay: python -m tests.cluster.run --seed {seed}")
+        raise
+    finally:
+        held.clear()
+        gc.collect()  # a run's disks are megabytes in cycles, and the next run holds the collector still
