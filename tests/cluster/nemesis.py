@@ -39,6 +39,7 @@ class Nemesis:
         self.clients, self.history = clients, history
         self.joined = self.wiped = 0
         self._make_node = make_node
+        self._joining: asyncio.Task[None] | None = None
         self.dice: Random = loop.fork("nemesis")
         self.counts: dict[str, int] = {}
         self.start_errors: list[str] = []
@@ -116,6 +117,8 @@ class Nemesis:
             self._heal_disk(node)
             node.thaw()
         await asyncio.gather(*(self.bring_up(node) for node in self.nodes))
+        if self._joining is not None:
+            await self._joining
 
     def _heal_disk(self, node: ClusterNode) -> None:
         node.disk.faults.clear()
@@ -352,10 +355,12 @@ class Nemesis:
     async def another_node_joins(self) -> None:
         """Once in a run, under whatever else is going on. It may lose its disk before it was ever announced:
         then it is another member, that counts for nothing that the first one did (I2)."""
-        if self.joined:
-            return
-        self.joined += 1
-        node = self._make_node(len(self.nodes) + 1)
+        if not self.joined:
+            self.joined += 1
+            self._joining = self.loop.create_task(self._join(self._make_node(len(self.nodes) + 1)))
+
+    async def _join(self, node: ClusterNode) -> None:
+        """For as long as it takes: with no majority nobody is let in."""
         if self.dice.random() < 0.4:
             try:
                 await node.start(announce=False)

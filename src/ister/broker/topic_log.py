@@ -1,4 +1,4 @@
-"""The writing side of a topic: admits appends, opens its segments, rolls them over, passes on others'.
+"""The writing side of a topic: admits appends, rolls its segments over, passes on what others lead.
 
 It ties together what the others only know a part of: metadata says which segment is open and where it
 begins (E6), that segment's own log says where it ends, the handoff machine says whether an append may be
@@ -16,23 +16,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 
 from ister.broker import handoff as steps
-from ister.broker.handoff import Handoff
-from ister.broker.held import HeldAppend, HeldAppends
-from ister.broker.opening import close_files, describe_cut, log_opened, open_log
+from ister.broker.held import HeldAppend
 from ister.broker.passing_on import PassedAppend
-from ister.broker.sealing import has_other_nodes, limits_of, make_empty_seal, make_seal
+from ister.broker.sealing import has_other_nodes, limits_of, make_seal
 from ister.broker.storage import Storage
 from ister.broker.storage_faults import doubt, storage_fault
-from ister.broker.topic_reads import ReadableTopic
+from ister.broker.topic_opening import FAULT_RETRY_SECONDS, OpenableTopic
 from ister.errors import (
     InvariantBroken,
     IsterError,
     MessageTooLarge,
     NotLeader,
-    ShuttingDown,
     StorageFailed,
     invariant,
 )
@@ -43,39 +39,23 @@ from ister.protocol.codec import encode_header
 from ister.protocol.messages import Append
 from ister.protocol.peer import node_of
 from ister.wal.group_commit import FlushJob
-from ister.wal.recovery import Recovered, SegmentIdentity
 from ister.wal.segment import FsyncPolicy, Segment
 from ister.wal.sink import Sink
 
 log = logging.getLogger("ister.broker.topic")
 
-FAULT_RETRY_SECONDS = 1.0
-NOTES_KEPT = 8
 ASK_SECONDS = 1.0
 ASK_PAUSE_SECONDS = 0.1
-ANNOUNCE_SECONDS = 3.0
 
 
-class TopicLog(ReadableTopic):
+class TopicLog(OpenableTopic):
     """The life of one topic: from its first segment on this node to its deletion."""
 
     def __init__(self, storage: Storage, state: TopicState) -> None:
         super().__init__(storage, state)
-        self.notes: deque[str] = deque(maxlen=NOTES_KEPT)
-        """What people should know of this log's past: the last cuts that recovery found necessary."""
-        self._handoff = Handoff()
-        self._held = HeldAppends(storage.max_held_appends, storage.max_held_bytes, storage.max_held_seconds)
-        self._opening: asyncio.Task[None] | None = None
-        self._handing_off: asyncio.Task[None] | None = None
         self._effects: list[steps.Effect] = []
         self._drained: asyncio.Event = asyncio.Event()
-        self._turned: asyncio.Event = asyncio.Event()
-        """Set, and replaced, whenever those who wait for the open segment should look again."""
-        self._opening_count = 0
         self._asking: asyncio.Task[None] | None = None
-        self._stopping = False
-        self._fault_until = 0.0
-        self._cut_at: int | None = None
         self._passing = (0, b"")
         """The header with which appends are passed on, and the uid of the segment that it is for."""
         self._now_us = storage.clock.now_us
@@ -232,147 +212,6 @@ class TopicLog(ReadableTopic):
 
     def stopped(self, segment: Segment) -> None:
         self._drained.set()
-
-    def _set_fault(self, fault: IsterError) -> None:
-        self._fault = fault.again()  # without the traceback, which would live as long
-        self._fault_until = self._storage.clock.monotonic() + FAULT_RETRY_SECONDS
-
-    def _raise_recent_fault(self) -> None:
-        """A segment that cannot be opened is not tried again for each request."""
-        if self._fault is not None and self._storage.clock.monotonic() < self._fault_until:
-            raise self._fault.again()
-
-    # Opening the open segment.
-
-    async def ensure_open(self) -> Segment:
-        """The chain's open segment, also while it is being sealed: that may take as long as there is no
-        majority. Between its seal and the next one's opening there is none, and that is waited for: the next
-        opening, and no longer; where handoff follows handoff, a reader comes in between.
-        """
-        while True:
-            if self.is_deleted:
-                raise self._gone()
-            if self._current is not None:
-                return self._current
-            if self._handing_off is None:
-                if self._stopping:
-                    raise self._going()
-                if not self.leads:
-                    raise self._elsewhere()
-                self._raise_recent_fault()
-                self._open_soon()
-            openings = self._opening_count
-            await self._wait_for_turn()
-            if self._opening_count > openings and self._current is not None:
-                return self._current
-
-    async def _wait_for_turn(self) -> None:
-        turned = self._turned
-        if self._storage.may_lead.is_set():
-            await turned.wait()
-            return
-        try:
-            async with asyncio.timeout(ANNOUNCE_SECONDS):
-                await turned.wait()
-        except TimeoutError:
-            raise NotLeader(
-                f"node {self._storage.node_id} was started and finds no majority of the cluster: it cannot "
-                f"know whether {self.state.key_of(self.state.open_segment)} is still its own",
-                hint="Start the other nodes, or mend the network; `ister cluster health` names them.",
-            ) from None
-
-    def _turn(self) -> None:
-        self._turned.set()
-        self._turned = asyncio.Event()
-
-    def _elsewhere(self) -> NotLeader:
-        segment = self.state.open_segment
-        return NotLeader(f"{self.state.key_of(segment)} is led by node {node_of(segment.leader)}")
-
-    def _going(self) -> ShuttingDown:
-        return ShuttingDown(f"node {self._storage.node_id} is stopping")
-
-    def _open_soon(self) -> asyncio.Task[None]:
-        if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._open())
-        return self._opening
-
-    async def _open(self) -> None:
-        """Open the chain's last segment: by its log if it has one, else as a new one (E6).
-
-        Not before this start was announced: the chain that is known here may be older than the last life of
-        this node, and a segment that looks open may be sealed.
-        """
-        failed, cut_at = self._segment, self._cut_at
-        try:
-            if not self._storage.may_lead.is_set():
-                await self._storage.may_lead.wait()
-            if not self.leads:
-                return
-            identity = self._identity(self.state.open_segment)
-            recovered = await open_log(self._storage, self.state, identity, cut_at)
-        except OSError as error:
-            key = self.state.key_of(self.state.open_segment)
-            self._not_opened(StorageFailed(f"segment {key} cannot be opened: {error}"))
-            await self._give_away()
-        except IsterError as error:
-            self._not_opened(error)
-        else:
-            self._opened(identity, recovered, failed, cut_at)
-        finally:
-            self._opening = None
-            self._turn()
-            if not self.leads and self._handing_off is None:
-                self._release_held()
-
-    def _opened(
-        self, identity: SegmentIdentity, recovered: Recovered, failed: Segment | None, cut_at: int | None
-    ) -> None:
-        log_opened(identity, recovered)
-        if recovered.cut_bytes and cut_at is None:  # else it cut what this process wrote and refused: no news
-            note = describe_cut(identity, recovered)
-            log.warning("%s", note)
-            self.notes.append(note)
-        if failed is not None:
-            failed.refuse_waiting()
-        if self.is_deleted or self._stopping or identity.uid != self.state.open_segment.uid:
-            close_files(recovered)  # and the failed one belongs to who deletes or stops
-            return
-        if failed is not None:
-            failed.close()
-        self._segment = Segment(
-            identity,
-            recovered,
-            owner=self,
-            leases=self._storage.leases,
-            commits=self._storage.commits,
-            tail=self._storage.hot.of_segment(),
-            policy=FsyncPolicy(self.state.settings.fsync),
-        )
-        self._opening_count += 1
-        self._handoff = Handoff()
-        self._fault = self._cut_at = None
-        self.settings_changed()
-        self._release_held()
-
-    def _not_opened(self, error: IsterError) -> None:
-        log.error("%s", error.message, extra={"fields": {"topic": self.state.name, "hint": error.hint}})
-        self._set_fault(error)
-        if self._segment is not None:
-            # Nobody can wait for ever, and what was to be cut may lie on the disk for the next start to find.
-            self._segment.refuse_waiting(doubt(self._segment, error.message))
-        self._held.refuse(error)
-
-    async def _give_away(self) -> None:
-        """A segment whose log this node cannot even make: end it where it begins, if another node can go on.
-
-        No record was ever appended to it: the first one comes after `OpenedSegment` (E6)."""
-        if self.state.open_segment.log_exists or not has_other_nodes(self._storage):
-            return
-        try:
-            await self._storage.metadata.propose(make_empty_seal(self._storage, self.state))
-        except IsterError as error:
-            log.warning("the next segment of %s was not given away: %s", self.state.name, error)
 
     def _release_held(self) -> None:
         for held in self._held.release():

@@ -21,15 +21,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
-import heapq
-from asyncio import base_events
-from collections import deque
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, NoReturn, TypeVar
 
 from ister.testing.faults import Trace, died_with_its_process
 from ister.testing.process import SimProcess, process_of
+from ister.testing.schedule import ScheduledLoop
 
 T = TypeVar("T")
 
@@ -85,23 +83,8 @@ class _SimTask(asyncio.Task[Any]):
         return self._number
 
 
-class _Selector:
-    """Where a real loop would wait for sockets, this one moves the clock."""
-
-    def __init__(self, advance: Callable[[float | None], None]) -> None:
-        self._advance = advance
-
-    def select(self, timeout: float | None) -> list[NoReturn]:
-        self._advance(timeout)
-        return []
-
-
-class VirtualLoop(base_events.BaseEventLoop):
+class VirtualLoop(ScheduledLoop):
     """One run: its time, its chance (`random`, `fork`) and its memory (`trace`)."""
-
-    # asyncio's own, made by the base class.
-    _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -109,15 +92,11 @@ class VirtualLoop(base_events.BaseEventLoop):
         self.random = Random(seed)
         self.trace = Trace(self.time)
         self.unhandled: list[BaseException] = []
-        self._now = 0.0
-        self._clock_resolution = 1e-9
-        self._selector = _Selector(self._advance)
         self._step_count = 0
         self._step_limit = 1 << 62
         self._time_limit = float("inf")
         self._numbers = 0
         self._failed: list[asyncio.Task[Any]] = []
-        self._frozen: dict[SimProcess, list[asyncio.Handle]] = {}
         self.set_exception_handler(_record_unhandled)
 
     def fork(self, name: str) -> Random:
@@ -129,25 +108,21 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._time_limit = self._now + seconds
         self._step_limit = self._step_count + steps
 
-    def time(self) -> float:
-        return self._now
-
     @property
     def step_count(self) -> int:
         return self._step_count
 
-    def _advance(self, timeout: float | None) -> None:
+    def _count_turn(self, next_time: float | None) -> None:
         self._step_count += 1
         if self._step_count > self._step_limit:
             raise Livelock(f"{self._step_count} steps by {self._now:.6f} s; {self._waiting()}")
         if self._step_count % _COLLECT_EACH_STEPS == 0:
             gc.collect(1)
-        if timeout is None:
+        if next_time is None:
             raise Deadlock(f"nothing is scheduled at {self._now:.6f} s; {self._waiting()}")
-        if timeout > 0:
-            self._now += timeout
-            if self._now > self._time_limit:
-                raise TimeLimit(f"not done after {self._now:.6f} virtual seconds; {self._waiting()}")
+        self._now = next_time
+        if next_time > self._time_limit:
+            raise TimeLimit(f"not done after {self._now:.6f} virtual seconds; {self._waiting()}")
 
     def _waiting(self) -> str:
         tasks = _in_order(asyncio.all_tasks(self))
@@ -191,37 +166,6 @@ class VirtualLoop(base_events.BaseEventLoop):
         future = self.create_future()
         self.call_later(self.random.uniform(0.00005, 0.002), _run_inline, future, func, args)
         return future
-
-    # Processes that are stopped for a while.
-
-    def freeze(self, process: SimProcess) -> None:
-        """For `SimProcess.freeze`: from the next turn on, set aside what comes due in this process."""
-        self._frozen[process] = []
-
-    def thaw(self, process: SimProcess) -> None:
-        for handle in self._frozen.pop(process):
-            self._ready.append(handle)
-
-    def _process_events(self, event_list: list[Any]) -> None:
-        """There are none. asyncio asks right before it collects what is due: the frozen part is taken out."""
-        if self._frozen:
-            self._set_frozen_aside()
-
-    def _set_frozen_aside(self) -> None:
-        end = self.time() + self._clock_resolution
-        while self._scheduled and self._scheduled[0].when() < end:  # as asyncio itself does next
-            timer = heapq.heappop(self._scheduled)
-            timer._scheduled = False  # type: ignore[attr-defined]  # asyncio keeps its own books
-            self._ready.append(timer)
-        due = list(self._ready)
-        self._ready.clear()
-        for handle in due:
-            process = process_of(handle._context)  # type: ignore[attr-defined]
-            aside = self._frozen.get(process) if process is not None else None
-            if aside is None:
-                self._ready.append(handle)
-            else:
-                aside.append(handle)
 
     def _write_to_self(self) -> None:
         """No thread ever sleeps in this loop, so none needs waking."""

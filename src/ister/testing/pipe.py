@@ -99,7 +99,8 @@ class Pipe:
             self._lose_patience_later()
             return
         self._unacknowledged -= size
-        self.sender.pump_soon()
+        if self.sender.waits_for_room:
+            self.sender.pump_soon()
 
     def send_reset(self) -> None:
         """Tell the receiver that it is over; by dice, past the bytes that are still on the way."""

@@ -211,6 +211,11 @@ class StreamTransport(asyncio.Transport):
             self.outgoing.send(b"")
             self.lose(None)
 
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether there is something to do when the receiver has taken more."""
+        return bool(self._buffer) or self._paused_protocol or self._closing
+
     def pump_soon(self) -> None:
         # One packet for all that is written in one turn of the loop.
         if not self._pump_scheduled:
