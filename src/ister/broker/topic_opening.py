@@ -38,7 +38,7 @@ ANNOUNCE_SECONDS = 3.0
 class OpenableTopic(ReadableTopic):
     """A topic that opens its segment where it leads. `TopicLog` adds appending and handing off.
 
-    Protected, for the subclass: `_held` are the appends that wait for an open segment, `_handoff` says whether
+    Protected, for the subclass: `_held` are the appends that wait for an open segment, `_handoff` says if
     it admits, `_handing_off` is the task that seals it; `_cut_at` is where a segment that failed has to end.
     """
 
