@@ -134,6 +134,8 @@ class Nemesis:
             for node in self.nodes:
                 if node.is_up:
                     down.pop(node.number, None)
+                    assert node.server is not None
+                    node.watch.check_bounds(node.running, node.server.in_flight_bytes)
                 elif self.loop.time() - down.setdefault(node.number, self.loop.time()) >= 3:
                     await self.bring_up(node)
 
@@ -370,5 +372,7 @@ class Nemesis:
             node.kill()
             node.wipe()
             self.wiped += 1
-        self.nodes.append(node)
+        elif self.dice.random() < 0.4:
+            self.loop.call_later(self.dice.uniform(0, 0.3), node.kill)
         await self.bring_up(node)
+        self.nodes.append(node)

@@ -89,9 +89,9 @@ class World:
         """A client that knows this node alone."""
         return self.clients.connect(f"{client}@{number}")
 
-    async def send(self, log: ister.Log, topic: str, *values: bytes) -> None:
-        """Append as one frame, and write down what came of it."""
-        send = self.history.sending("x", topic, values)
+    async def send(self, log: ister.Log, topic: str, *values: bytes, session: str = "x") -> None:
+        """Append as one frame, and write down what came of it. The sends of a session follow each other."""
+        send = self.history.sending(session, topic, values)
         await self.clients.told(send, log.append(topic, list(values)))
 
     async def read(self, number: int, topic: str) -> list[bytes | None]:

@@ -263,3 +263,26 @@ def test_a_segment_that_was_given_away_unopened_and_then_opened_is_not_sealed_as
         return await world.read(other, name)
 
     assert play(script) == [b"1", b"2", b"3"]
+
+
+def test_a_time_is_found_across_a_segment_whose_last_appends_were_refused() -> None:
+    """The refused ones had a later append time than any record of their segment: by it a time that lies in
+    the next segment, on another node, would be looked for here, and then skipped."""
+
+    async def script(world: World) -> tuple[int, int]:
+        leader, other = await lead_elsewhere(world)
+        node = world.nodes[leader]
+        async with world.at(other) as log:
+            await world.send(log, "t", b"good")
+            rule = node.disk.faults.add("sync", prefix="segments/", suffix=".log")
+            node.clock.jump(3600)
+            await world.send(log, "t", b"refused there, and taken by the next leader")
+            node.disk.faults.remove(rule)
+            appended = await log.append("t", [b"later"])
+            await log.append("t", [b"last"])
+            found = await log.offsets_at("t", appended.append_time_us)
+        await world.judge("t")
+        return found, appended.base_offset
+
+    found, expected = play(script)
+    assert found == expected

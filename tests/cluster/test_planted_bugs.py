@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import pytest
 
+from ister.metadata.commands import AnyCommand, Outcome, SealSegment
 from ister.raft import RaftCore, Role, SoftState, driver
 from ister.raft.driver import RaftNode
+from ister.testing import Loss
 from ister.testing.checkers import check_history
 from tests.cluster import planted, test_handoffs
 from tests.cluster.planted import FOUND_BY_SCHEDULE, FOUND_BY_SEEDS, Plant
 from tests.cluster.scenario import run_seed
 from tests.cluster.small import World, play
+from tests.cluster.test_handoffs import lead_elsewhere
 from tests.raft.cluster import Faults
 from tests.raft.random_run import RandomRun
 from tests.raft.transcript import FOLDER, Transcript
@@ -70,6 +74,58 @@ def a_voter_is_started_again_and_asked_by_another_candidate() -> None:
     play(script)
 
 
+def a_seal_arrives_twice() -> None:
+    """The answer was lost, the proposer asks again, and both proposals are in the log."""
+
+    async def script(world: World) -> None:
+        leader, other = await lead_elsewhere(world, segment_records=3)
+        seals: list[SealSegment] = []
+        metadata = world.nodes[leader].running.metadata
+        propose = metadata.propose
+
+        async def remember(command: AnyCommand, *args: Any, **options: Any) -> Outcome:
+            if isinstance(command, SealSegment):
+                seals.append(command)
+            return await propose(command, *args, **options)
+
+        metadata.propose = remember  # type: ignore[method-assign]
+        async with world.at(other) as log:
+            await world.send(log, "t", b"1", b"2", b"3")
+            await world.until(lambda: world.leader("t", seen_by=other) != leader)
+            await world.send(log, "t", b"4")
+            await world.nodes[other].running.metadata.propose(seals[0])
+            await world.send(log, "t", b"5")
+        await world.judge("t")
+
+    play(script)
+
+
+def a_node_comes_back_with_old_metadata_and_without_the_others() -> None:
+    """Its segment was sealed and given to another node; then it lost power, and what it had heard last."""
+
+    async def script(world: World) -> None:
+        leader, other = await lead_elsewhere(world, segment_records=3)
+        node = world.nodes[leader]
+        async with world.at(other) as log:
+            await world.send(log, "t", b"1", b"2", b"3")
+            await world.until(lambda: world.leader("t", seen_by=other) != leader)
+            node.lose_power(Loss.ALL)
+            for number in world.nodes:
+                if number != leader:
+                    world.network.partition(node.name, world.nodes[number].name)
+            await node.start()
+            async with world.at(leader, "client-2.y") as cut_off:
+                late = world.send(cut_off, "t", b"at the old leader", session="y")
+                sending = asyncio.ensure_future(late)
+                await asyncio.sleep(3)
+                await world.send(log, "t", b"4")
+                world.network.heal()
+                await sending
+        await world.judge("t")
+
+    play(script)
+
+
 def _core() -> type[RaftCore]:
     """The one that brokers would run on now: with its bug, if one is planted."""
     core: type[RaftCore] = vars(driver)["RaftCore"]
@@ -94,6 +150,8 @@ SCHEDULES: dict[Plant, Callable[[], None]] = {
     planted.a_seal_of_an_earlier_life_applies: (
         test_handoffs.test_a_seal_that_a_dead_process_proposed_does_not_cut_what_its_successor_appends
     ),
+    planted.a_seal_is_no_compare_and_set: a_seal_arrives_twice,
+    planted.a_node_leads_before_it_was_announced: a_node_comes_back_with_old_metadata_and_without_the_others,
     planted.an_entry_of_an_old_term_is_committed_by_counting: _transcript("figure_8"),
     planted.a_stale_acknowledgement_is_counted: _transcript("stale_acknowledgement"),
     planted.the_log_is_always_truncated: cores_without_brokers,

@@ -26,7 +26,7 @@ from ister.broker.topic_log import TopicLog
 from ister.errors import IsterError
 from ister.frame import HEADER_SIZE, FrameHeader, decode_header
 from ister.metadata import replicated
-from ister.metadata.commands import AnyCommand, Outcome, Result, SealSegment
+from ister.metadata.commands import AnyCommand, Outcome, Result, SealSegment, encode_command
 from ister.metadata.replicated import ReplicatedMetadata
 from ister.metadata.state import TopicState
 from ister.protocol.peer import node_of
@@ -36,6 +36,9 @@ from ister.wal.producers import ProducerRow, ProducerTable
 from ister.wal.segment import FsyncPolicy, Segment
 from ister.wal.sink import Sink
 from tests.cluster.raft_watch import RaftWatch, is_dead, watched_raft
+
+MOST_COMMAND_BYTES = 512 * 1024
+"""A seal with the most producers that it may carry, and some."""
 
 
 class Watch:
@@ -82,6 +85,17 @@ class Watch:
 
     def died(self, number: int) -> None:
         """Nothing is kept of a process: what it had verified on its disk is durable for ever."""
+
+    def check_bounds(self, broker: Broker, in_flight_bytes: int) -> None:
+        """Invariant 11: nothing waits without a bound. Looked at now and then."""
+        config, node = broker.config, broker.config.node_id
+        for name, topic in broker.topics.items():
+            if len(topic._held) > config.max_held_appends:
+                self.history.violated(
+                    f"invariant 11: {len(topic._held)} appends to {name} wait at node {node}"
+                )
+        if not 0 <= in_flight_bytes <= config.max_in_flight_bytes + config.max_message_bytes:
+            self.history.violated(f"invariant 11: {in_flight_bytes} bytes are in flight at node {node}")
 
     # Acknowledgements.
 
@@ -165,12 +179,16 @@ class Watch:
             self.history.violated(f"invariant 6: the seal of {path} carries producers that its log has not")
 
     def _check_chain(self, topic: TopicState) -> None:
-        """Invariant 9: one open segment, the last; each begins where the one before it ends."""
+        """Invariant 9: one open segment, the last; each begins where the one before it ends; and a sealed end
+        is for ever (checker 8)."""
         expected = topic.segments[0].base_offset
         for segment in topic.segments:
             is_last = segment is topic.open_segment
             if segment.base_offset != expected or (segment.end_offset is None) != is_last:
                 self.history.violated(f"invariant 9: the chain of {topic.name} is broken at {segment}")
+            sealed = self._sealed_end.get(segment.uid)
+            if segment.end_offset is not None and sealed not in (None, segment.end_offset):
+                self.history.violated(f"checker 8: {segment} of {topic.name} was sealed at {sealed} before")
             expected = segment.base_offset if segment.end_offset is None else segment.end_offset
 
     # The hooks.
@@ -204,6 +222,9 @@ class Watch:
     def _watched_propose(self, propose: Callable[..., Any]) -> Callable[..., Any]:
         async def watched(metadata: ReplicatedMetadata, *args: Any, **options: Any) -> Outcome:
             before = self.raft.applied_index
+            size = len(encode_command(args[0]))
+            if size > MOST_COMMAND_BYTES:
+                self.history.violated(f"invariant 11: a command of {size} bytes: {type(args[0]).__name__}")
             outcome: Outcome = await propose(metadata, *args, **options)
             if outcome.index <= before:
                 self.history.violated(

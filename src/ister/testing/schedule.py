@@ -1,8 +1,8 @@
 """What runs when on virtual time: asyncio's queue of callbacks and its timers, without its selector.
 
-It does what `asyncio.BaseEventLoop` does, in fewer steps: a simulation spends most of its time here. Callbacks
-run in the order in which they were scheduled, timers in the order of their times, those of one time in the
-order in which they were set. When nothing is ready the clock moves to the next timer, at once.
+It does what `asyncio.BaseEventLoop` does, in fewer steps: a simulation spends most of its time here.
+Callbacks run in the order in which they were scheduled, timers in the order of their times, those of one time
+in the order in which they were set. When nothing is ready the clock moves to the next timer, at once.
 
 A process may be frozen: what comes due in it is set aside, in its order, until it is thawed.
 """
@@ -41,7 +41,9 @@ class ScheduledLoop(base_events.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
-    def call_soon(
+    # The base ties args to the callback's own; here they pass through.
+
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         if self._closed:  # type: ignore[attr-defined]
@@ -50,7 +52,7 @@ class ScheduledLoop(base_events.BaseEventLoop):
         self._ready.append(handle)
         return handle
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self,
         delay: float,
         callback: Callable[..., Any],
@@ -59,7 +61,7 @@ class ScheduledLoop(base_events.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self,
         when: float,
         callback: Callable[..., Any],
