@@ -8,11 +8,15 @@ Faults have an end: none lasts so long that a run would be nothing but waiting.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import errno
 from collections.abc import Awaitable, Callable
 from random import Random
+from unittest import mock
 
 from ister.errors import IsterError, JoinFailed
+from ister.metadata.commands import Outcome
+from ister.metadata.replicated import ReplicatedMetadata
 from ister.testing import Loss, SimNetwork, VirtualLoop
 from ister.testing.history import History
 from tests.cluster.load import HOSTS, ClusterClients
@@ -40,6 +44,7 @@ class Nemesis:
         self.joined = self.wiped = 0
         self._make_node = make_node
         self._joining: asyncio.Task[None] | None = None
+        self._context = contextvars.copy_context()
         self.dice: Random = loop.fork("nemesis")
         self.counts: dict[str, int] = {}
         self.start_errors: list[str] = []
@@ -82,6 +87,7 @@ class Nemesis:
                     (3, self.wrong_clock),
                     (3, self.revoked_leases),
                     (3, self.another_node_joins),
+                    (4, self.late_proposals),
                 ],
                 (1.0, 6.0),
             ),
@@ -351,6 +357,35 @@ class Nemesis:
             broker.revoke_leases(self.dice.choice(("", *self.clients.lines)))
             await asyncio.sleep(self.dice.choice((0.1, 1.0, 3.0)))
             broker.restore_leases()
+
+    # What is left on the wire.
+
+    async def late_proposals(self) -> None:
+        """Commands that were proposed in these moments come a second time, long after: when their proposer
+        may be dead, started again, or have gone on. Each is idempotent or a compare-and-set."""
+        propose = ReplicatedMetadata._propose_once
+
+        async def again_later(metadata: ReplicatedMetadata, data: bytes, timeout: float) -> Outcome:
+            if self.dice.random() < 0.5:
+                delay = self.dice.choice((0.05, 0.5, 2.0, 6.0))
+                self.loop.call_later(delay, self._propose_late, data, context=self._context)
+            return await propose(metadata, data, timeout)
+
+        with mock.patch.object(ReplicatedMetadata, "_propose_once", again_later):
+            await asyncio.sleep(self.dice.uniform(0.5, 4))
+
+    def _propose_late(self, data: bytes) -> None:
+        leaders = [node for node in self.nodes if node.is_up and node.running.metadata.raft.is_leader]
+        if leaders:
+            node = self.dice.choice(leaders)
+            assert node.process is not None
+            node.process.start(self._deliver(node.running.metadata, data))
+
+    async def _deliver(self, metadata: ReplicatedMetadata, data: bytes) -> None:
+        try:
+            await metadata.raft.propose(data, 2.0)
+        except IsterError as error:
+            self.loop.trace.note(f"a late proposal came to nothing: {error.code}")
 
     # Members.
 

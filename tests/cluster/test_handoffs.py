@@ -286,3 +286,38 @@ def test_a_time_is_found_across_a_segment_whose_last_appends_were_refused() -> N
 
     found, expected = play(script)
     assert found == expected
+
+
+@pytest.mark.parametrize("apart_s", [(0, 7200, 3600), (0, 3600, 0), (3600, 0, 3600)])
+def test_topics_settle_at_nodes_whose_clocks_agree(apart_s: tuple[int, int, int]) -> None:
+    """A6: a node whose clock is wrong hands over what it leads, once, and is given nothing any more. Where
+    all differ the one in the middle leads; no topic goes round and round, a segment longer each time."""
+
+    async def script(world: World) -> None:
+        for number, seconds in enumerate(apart_s, 1):
+            world.nodes[number].clock.jump(seconds)
+        await asyncio.sleep(2)  # until they have heard each other's clocks
+        async with world.at(1) as log:
+            for number in range(6):
+                await log.create_topic(f"t{number}", segment_records=3)
+                await world.send(log, f"t{number}", b"%d" % number)
+            await asyncio.sleep(5)
+            await world.agree()
+            lengths = {
+                name: len(topic.state.segments) for name, topic in world.nodes[1].running.topics.items()
+            }
+            await asyncio.sleep(60)
+            await world.agree()
+            middle = sorted(apart_s)[1]
+            for name, topic in world.nodes[1].running.topics.items():
+                assert len(topic.state.segments) == lengths[name]
+                leader = topic.state.open_segment.leader
+                assert apart_s[(leader >> 31) - 1] == middle
+            for _ in range(6):
+                await log.append("t0", [b"1", b"2", b"3"])
+            await asyncio.sleep(5)
+            await world.agree()
+            late = world.topic(1, "t0").state.segments[lengths["default/t0"] :]
+            assert {apart_s[(segment.leader >> 31) - 1] for segment in late} == {middle}
+
+    play(script, monitor_check_ms=200)

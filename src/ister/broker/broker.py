@@ -154,6 +154,7 @@ class Broker:
             max_held_appends=self.config.max_held_appends,
             max_held_bytes=self.config.max_held_bytes,
             max_held_seconds=self.config.max_held_ms / 1000,
+            max_clock_skew_us=self.config.max_clock_skew_ms * 1000,
         )
         self._has_metadata = True
         register_raft_metrics(self.metrics, self.metadata)

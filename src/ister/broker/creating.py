@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ister.broker.held import HeldAppend, HeldAppends
+from ister.broker.sealing import can_lead
 from ister.broker.topic_log import TopicLog
 from ister.errors import IsterError, NotLeader, Overloaded, ShuttingDown, TopicExists, UnknownTopic
 from ister.metadata.commands import CreateTopic, Outcome, Result
@@ -101,10 +102,10 @@ class Creation:
         metadata = self._broker.metadata
         if not metadata.state.active_members:
             await metadata.read_index(ASK_SECONDS)
-        alive = [member for member in metadata.state.active_members if metadata.is_alive(member)]
-        if not alive:
+        members = can_lead(self._broker.storage)
+        if not members:
             raise NotLeader(f"no node can lead {name} yet: the cluster is only starting")
-        return first_leader(name, alive)
+        return first_leader(name, members)
 
     def _check_room_for(self, name: str) -> None:
         """Hold max_topics, with those that are being made: by a command, or by a first append."""

@@ -39,7 +39,7 @@ def limits_of(topic: TopicState, *, are_hard: bool = False) -> Limits:
 
 def make_seal(storage: Storage, topic: TopicState, segment: Segment, end: int) -> SealSegment:
     """The seal of the open segment at its true end, with the next leader chosen as of now (H1)."""
-    next_member = _next_leader(storage)
+    next_member = _next_leader(storage, must_leave=segment.failure is not None)
     producers = segment.producers
     if segment.failure is not None:
         producers = producers.without_records_past(end)
@@ -61,7 +61,7 @@ def make_seal(storage: Storage, topic: TopicState, segment: Segment, end: int) -
 
 def make_empty_seal(storage: Storage, topic: TopicState) -> SealSegment:
     """The seal of an open segment whose log was never made: it ends where it begins."""
-    opened, next_member = topic.open_segment, _next_leader(storage)
+    opened, next_member = topic.open_segment, _next_leader(storage, must_leave=True)
     return SealSegment(
         topic_uid=topic.uid,
         segment=opened.segment,
@@ -80,11 +80,33 @@ def make_empty_seal(storage: Storage, topic: TopicState) -> SealSegment:
 
 def has_other_nodes(storage: Storage) -> bool:
     """Whether another node could lead what this one cannot."""
-    return _next_leader(storage) != storage.member
+    return _next_leader(storage, must_leave=True) != storage.member
 
 
-def _next_leader(storage: Storage) -> int:
-    """Round-robin over the nodes that are active and answer; this one if it is the only one."""
+def has_better_clocks(storage: Storage) -> bool:
+    """Whether there is a node to which those lead away whose clocks are wrong (A6)."""
+    return any(member != storage.member for member in _with_good_clocks(storage, _alive(storage)))
+
+
+def _next_leader(storage: Storage, *, must_leave: bool = False) -> int:
+    """Round-robin over the nodes that can lead; this one if it is the only one.
+
+    What `must_leave`, for a disk is broken, goes to a node with a wrong clock rather than stay."""
+    alive = [member for member in _alive(storage) if not must_leave or member != storage.member]
+    return next_leader(storage.member, _with_good_clocks(storage, alive) or alive or [storage.member])
+
+
+def can_lead(storage: Storage) -> list[int]:
+    """The nodes that are active and answer, and have clocks that agree with most others' (A6)."""
+    alive = _alive(storage)
+    return _with_good_clocks(storage, alive) or alive
+
+
+def _alive(storage: Storage) -> list[int]:
     metadata = storage.metadata
-    members = [member for member in metadata.state.active_members if metadata.is_alive(member)]
-    return next_leader(storage.member, members or [storage.member])
+    return [member for member in metadata.state.active_members if metadata.is_alive(member)]
+
+
+def _with_good_clocks(storage: Storage, members: list[int]) -> list[int]:
+    error, limit = storage.metadata.clock_error_us, storage.max_clock_skew_us
+    return [member for member in members if abs(error(member)) <= limit]

@@ -37,3 +37,4 @@ class Storage:
     max_held_appends: int
     max_held_bytes: int
     max_held_seconds: float
+    max_clock_skew_us: int

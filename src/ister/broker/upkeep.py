@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ister.broker.leftovers import check_nothing_is_newer, find_leftovers, list_files, remove_trimmed
 from ister.broker.retention import first_offset_to_keep
-from ister.broker.sealing import has_other_nodes
+from ister.broker.sealing import has_better_clocks
 from ister.broker.topic_log import TopicLog
 from ister.broker.topic_reads import segment_path
 from ister.errors import BadRequest, IsterError
@@ -83,7 +83,7 @@ class Upkeep:
         topic.checkpoint_soon()
         if self._clock_is_off():
             # What it would call old may be young; and append times never go back (A6).
-            if has_other_nodes(self._broker.storage):
+            if has_better_clocks(self._broker.storage):
                 topic.roll_over()
             return
         if topic.is_old:
@@ -94,7 +94,7 @@ class Upkeep:
             await self._broker.metadata.propose(TrimTopic(topic.state.uid, start))
 
     def _clock_is_off(self) -> bool:
-        error_ms = self._broker.metadata.clock_error_us() // 1000
+        error_ms = self._broker.metadata.clock_error_us(self._broker.metadata.member) // 1000
         limit_ms = self._broker.config.max_clock_skew_ms
         if abs(error_ms) <= limit_ms:
             return False

@@ -318,11 +318,14 @@ class ReplicatedMetadata:
         """Whether a node answers; this one always does."""
         return member == self.member or self.peers.is_alive(member)
 
-    def clock_error_us(self) -> int:
-        """How far this node's clock is from those of most of the others; 0 if that cannot be said (A6)."""
-        others = [self.peers.clock_of(member) for member in self.state.active_members]
-        heard = sorted(clock for clock in others if clock is not None)
-        return self._now_us() - heard[len(heard) // 2] if heard else 0
+    def clock_error_us(self, member: int) -> int:
+        """How far a node's clock is from the middle of all that are heard, this one's among them; 0 if that
+        cannot be said (A6). Of two that differ the one behind is taken for right: only one is wrong then."""
+        heard = {other: self.peers.clock_of(other) for other in self.state.active_members}
+        heard[self.member] = self._now_us()
+        clock = heard.get(member)
+        known = sorted(other for other in heard.values() if other is not None)
+        return clock - known[(len(known) - 1) // 2] if clock is not None else 0
 
     @property
     def is_sole_voter(self) -> bool:

@@ -52,8 +52,8 @@ class MetadataStore(Protocol):
         """Returns once this node has applied up to `index` (H3)."""
         ...
 
-    def clock_error_us(self) -> int:
-        """How far this node's clock is from those of most of the others; 0 if that cannot be said (A6)."""
+    def clock_error_us(self, member: int) -> int:
+        """How far a node's clock is from those of most of the others; 0 if that cannot be said (A6)."""
         ...
 
     def is_alive(self, member: int) -> bool:
