@@ -87,6 +87,8 @@ class SealedSegments:
             task = self._opening.get(identity.path)
             if task is None:
                 task = asyncio.get_running_loop().create_task(self._open(identity, state))
+                # Those who wait are told; if all of them have gone meanwhile, nobody needs to be.
+                task.add_done_callback(lambda done: done.cancelled() or done.exception())
                 self._opening[identity.path] = task
             await asyncio.wait([task])
             error = task.exception()
