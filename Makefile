@@ -53,7 +53,7 @@ bench: setup ## speed and memory, beside the raw limit of this machine
 	$(RUN) -m bench.run
 
 spec: ## the TLA+ spec of the handoff (not written yet)
-	@echo 'There is no spec yet: it comes with the cluster, whose handoff it describes.' >&2
+	@echo 'There is no spec yet. The handoff that it is to describe is in docs/internals/cluster.md.' >&2
 	@exit 1
 
 docs: setup ## docs/ as web pages in site/, with every relative link checked

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from broker_helpers import Node, SimNode, append_request, frame_of, on_real_disk, refusal, request, simulated
 
+from ister.broker.topic_log import TopicLog
 from ister.errors import (
     BadRequest,
     InvalidTopicName,
@@ -409,6 +411,22 @@ def test_two_connections_that_race_to_make_a_topic_share_it(tmp_path: Path) -> N
         assert len(node.broker.metadata.state.topics) == 1
 
     on_real_disk(tmp_path, scenario)
+
+
+def test_an_append_whose_topic_is_deleted_as_soon_as_it_is_made_is_answered() -> None:
+    async def scenario(node: SimNode) -> None:
+        create = node.broker.create_topic
+
+        async def made_and_deleted(name: str, *args: Any, **options: Any) -> TopicLog:
+            topic = await create(name, *args, **options)
+            await node.broker.delete_topic(name)
+            return topic
+
+        node.broker.create_topic = made_and_deleted  # type: ignore[method-assign]
+        client = await node.connect()
+        await refusal(client.append("t", frame_of(b"x")), UnknownTopic)
+
+    simulated(scenario)
 
 
 def test_of_two_that_insist_on_making_a_topic_one_is_told_that_it_exists(tmp_path: Path) -> None:

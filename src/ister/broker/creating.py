@@ -57,9 +57,9 @@ class Creation:
         broker = self._broker
         try:
             if broker.config.auto_create_topics:
-                await broker.create_topic(name, {}, if_absent=True)
+                topic = await broker.create_topic(name, {}, if_absent=True)
             else:
-                await broker.find(name)
+                topic = await broker.find(name)
         except IsterError as error:
             del self._held[name]
             held.refuse(_not_made(name) if isinstance(error, UnknownTopic) else error)
@@ -67,7 +67,7 @@ class Creation:
         del self._held[name]
         for append in held.release():
             try:
-                broker.topics[name].append(*append)
+                topic.append(*append)  # which refuses it, if it was deleted since
             except IsterError as error:
                 append.sink.refused(append.token, error)
 

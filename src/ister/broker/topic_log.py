@@ -291,7 +291,7 @@ class TopicLog(OpenableTopic):
             segment.release()
 
     async def _seal(self, segment: Segment, end: int) -> list[steps.Effect]:
-        """Side by side: producers wait for the seal, and nobody for the checkpoint."""
+        """Side by side: what waits for the next segment waits for the longer of the two, not for both."""
         effects, _ = await asyncio.gather(self._propose_seal(segment, end), self._checkpoint(segment))
         return effects
 
