@@ -399,7 +399,7 @@ def test_the_memory_of_the_hot_tail_is_bounded_in_entries_too() -> None:
     for _ in range(2000):
         tail = hot.of_segment()
         for number in range(10):
-            tail.add(number, b"x" * 100)
+            tail.add([number], [b"x" * 100], 100)
         tail.clear()
     assert hot.bytes == 0
     assert len(hot._order) < 5000
@@ -409,14 +409,27 @@ def test_the_hot_tail_keeps_the_newest_within_its_bound_after_others_were_cleare
     hot = HotTail(1000)
     tails = [hot.of_segment() for _ in range(3)]
     for number in range(3000):
-        tails[number % 3].add(number, b"x" * 10)
+        tails[number % 3].add([number], [b"x" * 10], 10)
         if number % 500 == 499:
             tails[number % 3].clear()
             tails[number % 3] = hot.of_segment()
         assert hot.bytes <= 1000
-    there = sum(len(frame) for tail in tails for frame in tail._frames)
+    there = sum(len(frame) for tail in tails for piece in tail._pieces for frame in piece.frames)
     assert hot.bytes == there, "what is counted is what is there"
     assert tails[1].read(2998, 2999, 100) == [b"x" * 10]
+
+
+@pytest.mark.parametrize("size", [10, 300 * 1024], ids=["as one piece", "frame by frame"])
+def test_the_hot_tail_reads_across_cycles_from_any_offset_in_them(size: int) -> None:
+    tail = HotTail(1 << 30).of_segment()
+    frames: list[bytes | bytearray | memoryview] = [bytes([number]) * size for number in range(9)]
+    for first in (0, 3, 6):  # three frames of two records in each cycle
+        tail.add([2 * first, 2 * first + 2, 2 * first + 4], frames[first : first + 3], 3 * size)
+    for offset in range(18):
+        assert tail.read(offset, 18, 100 * size) == frames[offset // 2 :]
+        assert tail.read(offset, 18, 1) == [frames[offset // 2]], "at least one"
+        assert tail.read(offset, 18, 2 * size) == frames[offset // 2 : offset // 2 + 2]
+        assert tail.read(offset, 14, 100 * size) == frames[offset // 2 : 7], "committed ones only"
 
 
 def test_a_header_with_fields_of_a_later_version_is_understood_and_not_hoarded(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ class Connection(Receiver):
 
     def _handle(
         self,
-        data: bytearray | memoryview,
+        data: bytearray,
         start: int,
         total: int,
         correlation: int,
@@ -109,7 +109,7 @@ class Connection(Receiver):
                 self._append(
                     correlation,
                     header,
-                    memoryview(data)[header_end:end] if owned else bytearray(data[header_end:end]),
+                    memoryview(data)[header_end:end] if owned else data[header_end:end],
                 )
             elif kind != _HELLO and not self.greeted:
                 raise BadRequest(f"the first request is of kind {kind}, a hello was expected")

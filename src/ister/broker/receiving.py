@@ -62,7 +62,7 @@ class Receiver(asyncio.BufferedProtocol):
 
     def _handle(
         self,
-        data: bytearray | memoryview,
+        data: bytearray,
         start: int,
         total: int,
         correlation: int,
@@ -87,7 +87,7 @@ class Receiver(asyncio.BufferedProtocol):
 
     # asyncio's side.
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, sizehint: int) -> bytearray | memoryview:
         if self._partial is not None:
             return memoryview(self._partial)[self._filled :]
         return self._server.scratch
@@ -102,7 +102,7 @@ class Receiver(asyncio.BufferedProtocol):
                 self._finish(self._partial)
             return
         if self._stash:
-            data: bytearray | memoryview = bytearray(self._stash) + server.scratch[:nbytes]
+            data = bytearray(self._stash) + server.scratch[:nbytes]
             self._stash = b""
             self._parse(data, len(data))
         else:
@@ -110,7 +110,7 @@ class Receiver(asyncio.BufferedProtocol):
 
     # Requests.
 
-    def _parse(self, data: bytearray | memoryview, end: int) -> None:
+    def _parse(self, data: bytearray, end: int) -> None:
         server = self._server
         position = self._announced = 0
         if self._skip:
@@ -173,12 +173,12 @@ class Receiver(asyncio.BufferedProtocol):
         self._send_failure(correlation, error)
         return True
 
-    def _wait_with(self, total: int, first: bytearray | memoryview) -> None:
+    def _wait_with(self, total: int, first: bytearray) -> None:
         """There is no room for this request: keep what is here, and read no more until there is."""
         self._stash, self._announced = bytes(first), total
         self._steer_reading()
 
-    def _begin(self, total: int, first: bytes | bytearray | memoryview) -> None:
+    def _begin(self, total: int, first: bytes | bytearray) -> None:
         """Receive the rest of a request into a buffer of its own, now that there is room for it."""
         self._count(total)
         self._partial = bytearray(total)

@@ -33,7 +33,7 @@ _TOPICS_CACHED = 100_000
 class Server:
     def __init__(self, broker: Broker, network: Network, read_rss: Callable[[], int]) -> None:
         self.broker = broker
-        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.scratch = bytearray(SCRATCH_BYTES)
         self.bytes_in = Counter("bytes_in_total", "Bytes received from clients.")
         self.bytes_out = Counter("bytes_out_total", "Bytes sent to clients.")
         self.records_in = Counter("records_in_total", "Records appended and acknowledged.")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from ister.io.clock import Clock
 from ister.io.disk import Disk
 from ister.wal.metrics import WalMetrics
+from ister.wal.tail import Bytes
 
 if TYPE_CHECKING:
     from ister.wal.segment import Segment
@@ -39,7 +40,7 @@ class FlushJob:
     """What one cycle does for one segment. Made and finished on the loop; `run` may be in a thread."""
 
     segment: Segment
-    buffers: Sequence[bytearray | memoryview]
+    buffers: Sequence[Bytes]
     position: int
     end_offset: int
     end_position: int

@@ -36,7 +36,7 @@ from ister.wal.side_file import (
     write_block,
 )
 from ister.wal.sink import Sink, Waiting
-from ister.wal.tail import TailOfSegment
+from ister.wal.tail import Bytes, TailOfSegment
 
 _ALLOCATE_FIRST = 64 * 1024
 _ALLOCATE_MOST = 16 * 1024 * 1024
@@ -99,7 +99,8 @@ class Segment:
         self._side_position = recovered.side_position
         self._checkpointed = recovered.position
         self._allocated = max(recovered.position, recovered.file.size())
-        self._buffers: list[bytearray | memoryview] = []
+        self._buffers: list[Bytes] = []
+        self._bases: list[int] = []
         self._waiting: deque[Waiting] = deque()
         self._repeats: list[Waiting] = []
         self._jobs = 0
@@ -149,8 +150,8 @@ class Segment:
         self.end_offset = end
         self.position = position + len(frame)
         self._buffers.append(frame)
+        self._bases.append(base)
         self._waiting.append((end, sink, token, base, time_us, started))
-        self.tail.add(base, frame)
         if not self.queued:
             self.queued = True
             self._commits.submit(self)
@@ -179,14 +180,17 @@ class Segment:
             self.fail(self._leases.rejection(self.identity.key))
             return None
         buffers, self._buffers = self._buffers, []
+        size = sum(map(len, buffers))
+        if buffers:
+            self.tail.add(self._bases, buffers, size)
+            self._bases = []
         if self.policy is FsyncPolicy.FSYNC:
             self._durable_when_written = self.end_offset
-        start = self.position - sum(map(len, buffers))
         checkpoint = self._checkpoint_due()
         job = FlushJob(
             segment=self,
             buffers=buffers,
-            position=start,
+            position=self.position - size,
             end_offset=self.end_offset,
             end_position=self.position,
             sync=sync or self.policy is FsyncPolicy.FSYNC or checkpoint is not None,
@@ -269,7 +273,7 @@ class Segment:
         refused before it is certain that it will never be read. Readers keep what was committed."""
         if self.failure is None:
             self.failure = error
-            self._buffers.clear()
+            self._buffers, self._bases = [], []
             self.tail.clear()
             self._owner.stopped(self)
 
