@@ -1,0 +1,90 @@
+"""What the replicas of a segment say to each other, on the peer port.
+
+`Replicate` and `Replicated` are a stream on a connection of their own, from the segment's leader to a follower and
+back; everything else is a request. A topic and a segment are named by their uids (I3), a replica by its member
+(I2). A node applies the metadata up to the segment's uid, or the recovery's number, before it looks at a message.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from ister.protocol.messages import Message
+
+
+class Replicate(Message, frozen=True):
+    """Frames that follow each other, in the payload; none in one that only asks or tells."""
+
+    topic_uid: int
+    segment_uid: int
+    base_offset: int
+    """Where the payload begins, or would."""
+    commit_end: int
+    """What is committed: followers may serve up to here (F5)."""
+
+
+class Refusal(StrEnum):
+    """Why a follower did not take what it was sent."""
+
+    NONE = ""
+    GAP = "gap"
+    """It ends earlier than the payload begins: go on from its end."""
+    FENCED = "fenced"
+    """A recovery has begun; `recovery` is its number. It takes nothing more of this segment, for good."""
+    SEALED = "sealed"
+    UNKNOWN = "unknown"
+    """It is no replica of this segment, or the segment is gone."""
+    STORAGE = "storage"
+    """Its disk failed, or what it has is damaged."""
+
+
+class Replicated(Message, frozen=True):
+    segment_uid: int
+    end_offset: int
+    """Up to here it has synced."""
+    refusal: Refusal = Refusal.NONE
+    recovery: int = 0
+
+
+class Fence(Message, frozen=True):
+    """Take no more appends to this segment, for good (F2). Answered when that, and the end, are durable."""
+
+    topic_uid: int
+    segment_uid: int
+    recovery: int
+    """The index of the `BeginRecovery` that this is part of; a lower one than was promised is refused (F1)."""
+
+
+class FenceAnswer(Message, frozen=True):
+    end_offset: int
+    end_position: int
+    in_doubt: bool
+    """A tail was cut here, which may have been acknowledged and rotten (P3)."""
+    commit_end: int
+    """What it knows to be committed."""
+
+
+class Copy(Message, frozen=True):
+    """Bring your log of this segment up to `end_offset`, from another replica's. Answered when it is durable."""
+
+    topic_uid: int
+    segment_uid: int
+    recovery: int
+    source: int
+    end_offset: int
+
+
+class CopyAnswer(Message, frozen=True):
+    end_offset: int
+    end_position: int
+
+
+class ReadLog(Message, frozen=True):
+    """Whole frames from `offset` on, of a log that is fenced or sealed. The answer is the frames themselves."""
+
+    topic_uid: int
+    segment_uid: int
+    offset: int
+    max_bytes: int
+    recovery: int = 0
+    """Of a fenced one: the recovery that asks. 0 of a sealed one."""
