@@ -15,7 +15,7 @@ from ister.broker.broker import Broker
 from ister.broker.server import Server
 from ister.cli.common import HELP_WIDTH
 from ister.cli.main import COMMANDS, EXIT_CODES, cli
-from ister.config import ALIASES, PREFIX, TOPIC_DEFAULTS, BrokerConfig, specs
+from ister.config import ALIASES, CLUSTER_FIELDS, PREFIX, TOPIC_DEFAULTS, BrokerConfig, specs
 from ister.errors import BY_WIRE, IsterError
 from ister.metrics import Counter, Histogram, Metric
 from ister.settings import Spec, show
@@ -28,7 +28,8 @@ MADE = "<!-- Made by scripts/reference.py from the code; edit it there. -->"
 def config_page() -> str:
     defaults = BrokerConfig()
     groups = {
-        "The broker": [name for name in specs() if name not in TOPIC_DEFAULTS],
+        "The broker": [name for name in specs() if name not in TOPIC_DEFAULTS | CLUSTER_FIELDS],
+        "The cluster": [name for name in specs() if name in CLUSTER_FIELDS],
         "Defaults of topics": [name for name in specs() if name in TOPIC_DEFAULTS],
     }
     lines = [

@@ -38,10 +38,17 @@ MAX_REQUESTS = 4096
 """Of one member, that are not answered yet."""
 STRANGERS_REQUESTS = 4
 """Of one that is in no cluster: it has nothing to ask but to be let in."""
+HELD_BYTES = 64 * 1024 * 1024
+"""Of frames that one node has sent to be replicated, and that are not durable yet; then it is not read from."""
 _RAFT = int(PeerKind.RAFT)
+_REPLICATE = int(PeerKind.REPLICATE)
 
 Serve = Callable[[NodeAddress, int, bytes, bytes], Awaitable[bytes]]
 """Answers a request: who asks, kind, header, payload -> the answer's header."""
+
+
+def _takes_no_frames(caller: Caller, header: bytes, payload: bytes) -> None:
+    raise BadRequest("this node keeps no replicas")
 
 
 class Callers:
@@ -57,6 +64,7 @@ class Callers:
         on_hello: Callable[[PeerHello], None],
         now_us: Callable[[], int] = lambda: 0,
     ) -> None:
+        self.on_replicate: Callable[[Caller, bytes, bytes], None] = _takes_no_frames
         self.hello = hello
         self.on_raft = on_raft
         self.serve = serve
@@ -106,6 +114,8 @@ class Caller(MessageStream):
         self._callers = callers
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._held = 0
+        self._is_held_up = False
 
     @property
     def is_member(self) -> bool:
@@ -136,6 +146,8 @@ class Caller(MessageStream):
             self.send(correlation, 0, self._callers.now_us().to_bytes(8, "little"))
         elif not hello.cluster_id and kind != PeerKind.JOIN:
             raise BadRequest(f"a node that is in no cluster sent a request of kind {kind}")
+        elif kind == _REPLICATE:
+            self._callers.on_replicate(self, header, payload)
         elif kind == _RAFT:
             self._callers.on_raft(hello.node.member, payload)
         else:
@@ -158,7 +170,21 @@ class Caller(MessageStream):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self.resume_reading()
+        if not self._is_held_up:
+            self.resume_reading()
+
+    # Frames that it wants replicated.
+
+    def hold(self, size: int) -> None:
+        """So many bytes of its frames are not durable yet; or no longer so, if negative."""
+        self._held += size
+        if self._held > HELD_BYTES and not self._is_held_up:
+            self._is_held_up = True
+            self.pause_reading()
+        elif self._held <= HELD_BYTES and self._is_held_up:
+            self._is_held_up = False
+            if not self.is_congested:
+                self.resume_reading()
 
     # What it wants.
 

@@ -5,7 +5,8 @@ field's name in capitals), the command line. What is in none of our names is an 
 stands and what was probably meant: a typing mistake in a limit must not become a default in silence.
 
 Every field's annotation says what it is for and what it may hold; the reference page is made from them.
-Nothing else in the package reads the environment.
+Those that are about a broker's part in a cluster are in `ister.cluster_config`. Nothing else in the package
+reads the environment.
 """
 
 from __future__ import annotations
@@ -15,9 +16,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, NamedTuple, get_args, get_type_hints
 
-import msgspec
-
-from ister.addresses import parse_addresses
+from ister.cluster_config import HOUR_MS, MAX_PORT, ClusterConfig
 from ister.errors import ConfigError
 from ister.logs import parse_levels
 from ister.names import MAX_PART
@@ -33,8 +32,12 @@ from ister.settings import (
     NotAllowed,
     Spec,
     Value,
+    count,
     did_you_mean,
+    duration,
     parse,
+    size,
+    text,
 )
 
 PREFIX: Final = "ISTER_"
@@ -54,113 +57,45 @@ _WITHOUT_EFFECT: Final = {
 _OF_OTHERS: Final = frozenset({"bootstrap"})
 """Variables under our prefix that are the command line's, not the broker's."""
 
-_HOUR_MS: Final = 3_600_000
-_PORT: Final = 65_535
 
-
-def _count(about: str, low: int, high: int) -> Spec:
-    return Spec(Kind.COUNT, about, low, high)
-
-
-def _size(about: str, low: int, high: int) -> Spec:
-    return Spec(Kind.BYTES, about, low, high)
-
-
-def _duration(about: str, low: int, high: int) -> Spec:
-    return Spec(Kind.MILLISECONDS, about, low, high)
-
-
-def _text(about: str, *, may_be_empty: bool = False) -> Spec:
-    return Spec(Kind.TEXT, about, may_be_empty=may_be_empty)
-
-
-class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerConfig(ClusterConfig, frozen=True, kw_only=True):
     """All that a broker can be told. Invalid values raise `ConfigError`, however it is made."""
 
     data_dir: Annotated[
-        str, _text("The directory that holds the log; made if it is not there. One for each broker.")
+        str, text("The directory that holds the log; made if it is not there. One for each broker.")
     ] = "ister-data"
-    node_id: Annotated[int, _count("This broker's number in its cluster.", 1, (1 << 31) - 1)] = 1
+    node_id: Annotated[int, count("This broker's number in its cluster.", 1, (1 << 31) - 1)] = 1
 
     client_host: Annotated[
-        str, _text("The address to listen on for clients. The default takes this machine's only.")
+        str, text("The address to listen on for clients. The default takes this machine's only.")
     ] = "127.0.0.1"
     client_port: Annotated[
-        int, _count("The port to listen on for clients; 0 takes any free one.", 0, _PORT)
+        int, count("The port to listen on for clients; 0 takes any free one.", 0, MAX_PORT)
     ] = 9091
     client_advertise_host: Annotated[
         str,
-        _text("The host that clients are told to connect to; empty is client_host.", may_be_empty=True),
+        text("The host that clients are told to connect to; empty is client_host.", may_be_empty=True),
     ] = ""
     client_advertise_port: Annotated[
-        int, _count("The port that clients are told to connect to; 0 is the one listened on.", 0, _PORT)
+        int, count("The port that clients are told to connect to; 0 is the one listened on.", 0, MAX_PORT)
     ] = 0
-    peer_host: Annotated[str, _text("The address to listen on for other brokers.")] = "127.0.0.1"
-    peer_port: Annotated[
-        int,
-        _count(
-            "The port to listen on for other brokers; 0 takes any free one, -1 is none: a broker alone.",
-            -1,
-            _PORT,
-        ),
-    ] = -1
-    peer_advertise_host: Annotated[
-        str,
-        _text("The host that other brokers are told to connect to; empty is peer_host.", may_be_empty=True),
-    ] = ""
-    peer_advertise_port: Annotated[
-        int, _count("The port that other brokers are told to connect to; 0 is the one listened on.", 0, _PORT)
-    ] = 0
-    bootstrap_cluster: Annotated[
-        bool, Spec(Kind.SWITCH, "Make a new cluster of this broker, if its directory is empty.")
-    ] = False
-    join: Annotated[
-        str,
-        _text(
-            "Peer addresses (host:port, with commas) of a cluster to join, if the directory is empty.",
-            may_be_empty=True,
-        ),
-    ] = ""
-    join_timeout_ms: Annotated[int, _duration("How long to try to join before giving up.", 10, _HOUR_MS)] = (
-        10_000
-    )
-    heartbeat_ms: Annotated[
-        int, _duration("How often the metadata leader is heard by the others.", 10, 60_000)
-    ] = 100
-    election_min_ms: Annotated[
-        int, _duration("The shortest silence of the metadata leader that leads to an election.", 50, 600_000)
-    ] = 500
-    election_max_ms: Annotated[
-        int, _duration("The longest silence; each node draws its own between the two.", 50, 600_000)
-    ] = 1000
-    snapshot_entries: Annotated[
-        int, _count("Metadata is written as a snapshot after this many commands.", 10, 10_000_000)
-    ] = 10_000
-    max_clock_skew_ms: Annotated[
-        int,
-        _duration(
-            "How far this broker's clock may be from most others'; beyond it, it neither leads nor drops.",
-            100,
-            24 * _HOUR_MS,
-        ),
-    ] = 60_000
     test_controls: Annotated[
         bool, Spec(Kind.SWITCH, "Take commands that break things on purpose, from loopback only. For tests.")
     ] = False
     cluster_secret: Annotated[
-        str, _text("What test controls must know; empty refuses them.", may_be_empty=True)
+        str, text("What test controls must know; empty refuses them.", may_be_empty=True)
     ] = ""
-    admin_host: Annotated[str, _text("The address to listen on for metrics.")] = "127.0.0.1"
+    admin_host: Annotated[str, text("The address to listen on for metrics.")] = "127.0.0.1"
     admin_port: Annotated[
-        int, _count("The port for metrics; 0 takes any free one, -1 turns it off.", -1, _PORT)
+        int, count("The port for metrics; 0 takes any free one, -1 turns it off.", -1, MAX_PORT)
     ] = 9190
 
     max_message_bytes: Annotated[
-        int, _size("The largest request that the broker takes from anyone.", 64 * KIB, MAX_MESSAGE_BYTES)
+        int, size("The largest request that the broker takes from anyone.", 64 * KIB, MAX_MESSAGE_BYTES)
     ] = 64 * MIB
     max_connection_in_flight_bytes: Annotated[
         int,
-        _size(
+        size(
             "Unanswered request bytes of one connection beyond which the broker stops reading from it.",
             64 * KIB,
             16 * GIB,
@@ -168,7 +103,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 16 * MIB
     max_in_flight_bytes: Annotated[
         int,
-        _size(
+        size(
             "Unanswered request bytes of all connections beyond which the broker stops reading.",
             64 * KIB,
             TIB,
@@ -176,7 +111,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 64 * MIB
     max_answer_bytes: Annotated[
         int,
-        _size(
+        size(
             "Bytes of answers, of all connections, that are being made or were not taken yet. Fetches beyond "
             "it wait; who takes nothing while others wait is cut off after request_timeout_ms.",
             MIB,
@@ -184,64 +119,64 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 64 * MIB
     max_connections: Annotated[
-        int, _count("Connections beyond this many are refused as overloaded.", 1, 1_000_000)
+        int, count("Connections beyond this many are refused as overloaded.", 1, 1_000_000)
     ] = 1000
-    max_topics: Annotated[int, _count("Topics beyond this many are refused.", 1, 1_000_000)] = 20_000
+    max_topics: Annotated[int, count("Topics beyond this many are refused.", 1, 1_000_000)] = 20_000
     max_topic_name: Annotated[
-        int, _count("The most characters of a new topic's name, and of its namespace.", 1, MAX_PART)
+        int, count("The most characters of a new topic's name, and of its namespace.", 1, MAX_PART)
     ] = MAX_PART
     request_timeout_ms: Annotated[
         int,
-        _duration(
+        duration(
             "The silence in the middle of a request after which the line is cut; and how long a large one "
             "may take to arrive before it must keep a pace of 64 KiB a second.",
             10,
-            _HOUR_MS,
+            HOUR_MS,
         ),
     ] = 30_000
     drain_timeout_ms: Annotated[
         int,
-        _duration("How long a stopping broker works off what it has accepted before it closes.", 0, _HOUR_MS),
+        duration("How long a stopping broker works off what it has accepted before it closes.", 0, HOUR_MS),
     ] = 10_000
     hot_tail_bytes: Annotated[
-        int, _size("Memory for the newest records, which live readers get without the disk.", 0, 64 * GIB)
+        int, size("Memory for the newest records, which live readers get without the disk.", 0, 64 * GIB)
     ] = 32 * MIB
     fsync_interval_ms: Annotated[
         int,
-        _duration(
-            "How often topics with fsync = `interval` reach the disk: what a power cut may cost.", 1, _HOUR_MS
+        duration(
+            "How often topics with fsync = `interval` reach the disk: what a power cut may cost.", 1, HOUR_MS
         ),
     ] = 200
     monitor_check_ms: Annotated[
         int,
-        _duration(
-            "How often to look for segments to hand off or drop that no append has caught.", 10, _HOUR_MS
+        duration(
+            "How often to look for segments to hand off or drop that no append has caught.", 10, HOUR_MS
         ),
     ] = 10_000
     lease_sync_ms: Annotated[
-        int, _duration("How often the leases to append are brought in line with metadata.", 10, _HOUR_MS)
+        int, duration("How often the leases to append are brought in line with metadata.", 10, HOUR_MS)
     ] = 100
     auto_create_topics: Annotated[
         bool, Spec(Kind.SWITCH, "Whether the first append to a topic makes it.")
     ] = True
     max_held_appends: Annotated[
-        int, _count("Appends that may wait for a segment's handoff; more are overloaded.", 0, 10_000_000)
+        int, count("Appends that may wait for a segment's handoff; more are overloaded.", 0, 10_000_000)
     ] = 10_000
     max_held_bytes: Annotated[
-        int, _size("Bytes of appends that may wait for a segment's handoff.", 0, 16 * GIB)
+        int, size("Bytes of appends that may wait for a segment's handoff.", 0, 16 * GIB)
     ] = 16 * MIB
     max_held_ms: Annotated[
-        int, _duration("How long an append may wait for a segment's handoff.", 0, _HOUR_MS)
+        int, duration("How long an append may wait for a segment's handoff.", 0, HOUR_MS)
     ] = 5000
 
     log_level: Annotated[
         str,
-        _text(
+        text(
             "debug, info, warning, error or critical; for single modules too: `info,ister.wal=debug`.",
         ),
     ] = "info"
     log_file: Annotated[
-        str, _text("The file to append logs to; empty is the standard error.", may_be_empty=True)
+        str, text("The file to append logs to; empty is the standard error.", may_be_empty=True)
     ] = ""
     log_format: Annotated[
         str, Spec(Kind.CHOICE, "`text` for people, `json` for programs.", choices=("text", "json"))
@@ -255,12 +190,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     retention_bytes: Annotated[int, TOPIC_SETTINGS["retention_bytes"]] = 0
     topic_max_message_bytes: Annotated[
         int,
-        _size(
+        size(
             "The largest batch of records that a topic takes; never over max_message_bytes.",
             1024,
             MAX_MESSAGE_BYTES,
         ),
     ] = 16 * MIB
+    replicas: Annotated[int, TOPIC_SETTINGS["replicas"]] = 3
 
     def __post_init__(self) -> None:
         for name, spec in specs().items():
@@ -268,39 +204,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             if _checked(name, spec, value, "") != value:
                 raise ConfigError(f"{name} = {value!r} is text", hint="Units are read by load_config only.")
         parse_levels(self.log_level)
-        self._check_cluster()
-
-    def _check_cluster(self) -> None:
-        """What no single field shows: values that contradict each other."""
-        try:
-            parse_addresses(self.join)
-        except ConfigError as error:
-            raise ConfigError(f"join = {self.join!r}: {error.message}", hint=error.hint) from error
-        if self.bootstrap_cluster and self.join:
-            raise ConfigError(
-                f"bootstrap_cluster and join = {self.join!r} are both given: a broker makes a new cluster "
-                "or joins one",
-                hint="Give --bootstrap-cluster to the first broker only, and --join to the others.",
-            )
-        if (self.bootstrap_cluster or self.join) and self.peer_port < 0:
-            given = "bootstrap_cluster" if self.bootstrap_cluster else f"join = {self.join!r}"
-            raise ConfigError(
-                f"{given} needs a port for other brokers, and peer_port is {self.peer_port}",
-                hint="Give --peer-port, for example --peer-port 6001.",
-            )
-        if self.election_min_ms >= self.election_max_ms:
-            raise ConfigError(
-                f"election_min_ms = {self.election_min_ms} is not below "
-                f"election_max_ms = {self.election_max_ms}",
-                hint="Leave room between the two, so that nodes do not all stand for election at one moment.",
-            )
-        if 2 * self.heartbeat_ms > self.election_min_ms:
-            raise ConfigError(
-                f"heartbeat_ms = {self.heartbeat_ms} is more than half of "
-                f"election_min_ms = {self.election_min_ms}",
-                hint="A lost heartbeat must not lead to an election: lower heartbeat_ms or raise "
-                "election_min_ms.",
-            )
+        self.check_cluster()
 
     def topic_defaults(self) -> TopicSettings:
         """What a topic has unless it is created with settings of its own."""
@@ -312,11 +216,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             retention_ms=self.retention_ms,
             retention_bytes=self.retention_bytes,
             max_message_bytes=min(self.topic_max_message_bytes, self.max_message_bytes),
+            replicas=self.replicas,
         )
 
 
 TOPIC_DEFAULTS: Final = frozenset((*TOPIC_SETTINGS, "topic_max_message_bytes")) - {"max_message_bytes"}
 """The fields that are the defaults of topics."""
+CLUSTER_FIELDS: Final = frozenset(ClusterConfig.__struct_fields__)
+"""The fields that are about being one of several brokers."""
 
 
 @functools.cache

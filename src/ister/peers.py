@@ -9,32 +9,17 @@ with a retriable error instead; nothing waits here without a bound.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
-from ister.callers import GREETING_BYTES, MAX_MESSAGE_BYTES, Callers, Serve
+from ister.callers import Caller, Callers, Serve
 from ister.errors import ConnectionFailed, DataDirectoryError, IsterError, RequestTimeout
 from ister.io.network import Listener, Network
-from ister.protocol.codec import Bytes, decode_failure, decode_header, encode_header
-from ister.protocol.peer import NodeAddress, PeerHello, PeerHelloAnswer, PeerKind, encode_peer_preamble
-from ister.protocol.stream import MessageStream
+from ister.peer_link import BulkLink, BulkListener, Link, Outbound, PeerAnswer, address_of_peer
+from ister.protocol.codec import Bytes
+from ister.protocol.peer import NodeAddress, PeerHello, PeerHelloAnswer
 
-log = logging.getLogger("ister.peers")
-
-LONGEST_PAUSE_SECONDS = 1.0
-CONNECT_SECONDS = 2.0
-PING_SECONDS = 0.5
-SILENT_PINGS = 4
-SILENT_SECONDS = 1.5
-"""A node that did not answer a ping for so long is not counted on for anything new."""
 MAX_STRANGERS = 32
 """So many that called, and that the metadata does not know, are dialled back."""
-_RAFT = int(PeerKind.RAFT)
-
-
-class PeerAnswer(NamedTuple):
-    header: bytes
 
 
 class Peers:
@@ -57,7 +42,9 @@ class Peers:
         self.on_refused = on_refused
         self.listener: Listener | None = None
         self._network = network
-        self._links: dict[int, _Link] = {}
+        self._links: dict[int, Link] = {}
+        self._bulk: dict[int, BulkLink] = {}
+        self._bulk_listener: BulkListener | None = None
         self._strangers: dict[int, None] = {}
         """Those of them that only called: the metadata has not said yet that they are members."""
         self._callers = Callers(
@@ -75,22 +62,47 @@ class Peers:
     async def stop(self) -> None:
         if self.listener is not None:
             self.listener.close()
-        links, self._links = self._links, {}
-        for link in links.values():
+        links = [*self._links.values(), *self._bulk.values()]
+        self._links, self._bulk = {}, {}
+        for link in links:
             link.stop()
         self._callers.close()
-        await asyncio.gather(*(link.task for link in links.values()), return_exceptions=True)
+        await asyncio.gather(*(link.task for link in links), return_exceptions=True)
+
+    def _link_to(self, node: NodeAddress) -> Link:
+        return Link(self._network, node, self.hello, self.on_refused)
+
+    # Frames of replicated segments.
+
+    def replicate(self, listener: BulkListener, on_replicate: Callable[[Caller, bytes, bytes], None]) -> None:
+        """This node keeps replicas: who is told of what comes of it, and who takes what others send."""
+        self._bulk_listener = listener
+        self._callers.on_replicate = on_replicate
+
+    def bulk(self, member: int) -> BulkLink | None:
+        """The way for frames, dialled from the first time on that it is asked for; None to a stranger."""
+        found = self._bulk.get(member)
+        link = self._links.get(member)
+        if found is None and link is not None and self._bulk_listener is not None:
+            found = self._bulk[member] = BulkLink(
+                self._network, link.node, self.hello, self.on_refused, self._bulk_listener
+            )
+            found.said = link.said
+        return found
 
     def know(self, nodes: list[NodeAddress], myself: int) -> None:
         """These are the members now: link to the new ones, let go of the others."""
         wanted = {node.member: node for node in nodes if node.member != myself}
         for member in [member for member in self._links if member not in wanted]:
             self._links.pop(member).stop()
+        for member, bulk in list(self._bulk.items()):
+            if member not in wanted or bulk.address != address_of_peer(wanted[member]):
+                self._bulk.pop(member).stop()
         self._strangers.clear()
         for member, node in wanted.items():
             link = self._links.get(member)
-            if link is None or link.address != _address(node):
-                self._links[member] = _Link(self, self._network, node)
+            if link is None or link.address != address_of_peer(node):
+                self._links[member] = self._link_to(node)
                 if link is not None:
                     self._links[member].said = link.said
                     link.stop()
@@ -101,8 +113,10 @@ class Peers:
         link = self._links.get(member)
         if link is not None:
             link.heard_from(hello.node)
+            if member in self._bulk:
+                self._bulk[member].heard_from(hello.node)
         elif hello.cluster_id and self.hello().cluster_id and member != self.hello().node.member:
-            self._links[member] = _Link(self, self._network, hello.node)
+            self._links[member] = self._link_to(hello.node)
             self._strangers[member] = None
             if len(self._strangers) > MAX_STRANGERS:
                 oldest = next(iter(self._strangers))
@@ -136,7 +150,7 @@ class Peers:
     def where_alive(self, member: int) -> tuple[str, int] | None:
         """Where another node was reached that answered within the last moments; None if it did not."""
         link = self._links.get(member)
-        return _address(link.dialled) if link is not None and link.is_alive else None
+        return address_of_peer(link.dialled) if link is not None and link.is_alive else None
 
     def send_raft(self, member: int, data: bytes) -> None:
         link = self._links.get(member)
@@ -157,8 +171,8 @@ class Peers:
         """One request to an address that is no member yet, on a connection of its own."""
         try:
             async with asyncio.timeout(timeout):
-                made = await self._network.connect(lambda: _Outbound(self.hello()), host, port)
-                assert isinstance(made, _Outbound)
+                made = await self._network.connect(lambda: Outbound(self.hello()), host, port)
+                assert isinstance(made, Outbound)
                 try:
                     greeted = await made.greeted
                     return greeted, await made.request(kind, header, b"")
@@ -166,178 +180,3 @@ class Peers:
                     made.close()
         except TimeoutError as error:
             raise RequestTimeout(f"{host}:{port} did not answer within {timeout:.0f} s") from error
-
-
-class _Outbound(MessageStream):
-    """A connection that this node dialled."""
-
-    def __init__(self, hello: PeerHello) -> None:
-        super().__init__(GREETING_BYTES)
-        self._hello = hello
-        self._correlation = 1
-        self._waiting: dict[int, asyncio.Future[PeerAnswer]] = {}
-        self.greeted: asyncio.Future[PeerHelloAnswer] = asyncio.get_running_loop().create_future()
-        self.gone = asyncio.Event()
-
-    def opened(self) -> None:
-        self.send_raw(encode_peer_preamble())
-        self.send(1, PeerKind.HELLO, encode_header(self._hello))
-
-    def message(self, correlation: int, kind: int, header: bytes, payload: bytes) -> None:
-        error = decode_failure(kind, header) if kind else None
-        if correlation <= 1:
-            if not self.greeted.done():
-                if error is not None:
-                    self.greeted.set_exception(error)
-                else:
-                    self.greeted.set_result(decode_header(PeerHelloAnswer, header))
-                    self.max_bytes = MAX_MESSAGE_BYTES
-            return
-        future = self._waiting.pop(correlation, None)
-        if future is not None and not future.done():
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(PeerAnswer(header or payload))  # a long answer comes behind an empty header
-
-    async def request(self, kind: int, header: bytes, payload: Bytes) -> PeerAnswer:
-        if self.is_closed:
-            raise ConnectionFailed(f"the link to {self.peer} is down")
-        self._correlation += 1
-        future: asyncio.Future[PeerAnswer] = asyncio.get_running_loop().create_future()
-        self._waiting[self._correlation] = future
-        self.send(self._correlation, kind, header, payload)
-        return await future
-
-    def refused(self, error: IsterError) -> None:
-        log.warning("peer %s sent what is no message: %s", self.peer, error)
-        if not self.greeted.done():
-            self.greeted.set_exception(
-                ConnectionFailed(f"what answers at {self.peer} is no broker's peer port: {error.message}")
-            )
-
-    def lost(self) -> None:
-        self.gone.set()
-        error = ConnectionFailed(f"the link to {self.peer} broke")
-        waiting: list[asyncio.Future[Any]] = [self.greeted, *self._waiting.values()]
-        self._waiting.clear()
-        for future in waiting:
-            if not future.done():
-                future.set_exception(error)
-        if not self.greeted.cancelled():
-            self.greeted.exception()  # looked at: nobody may be left to do so
-
-
-class _Link:
-    """The way to one member, dialled again whenever it breaks.
-
-    Where it is, the metadata says; but a node that has moved can tell the metadata of it only once it is
-    reached. So where it said itself that it is, when it called, is tried in turn with that.
-    """
-
-    def __init__(self, peers: Peers, network: Network, node: NodeAddress) -> None:
-        self.node = self.dialled = node
-        self.address = _address(node)
-        self.is_alive = False
-        self._peers = peers
-        self._network = network
-        self._connection: _Outbound | None = None
-        self.said: NodeAddress | None = None
-        self.clock: tuple[int, float] | None = None
-        """What its clock said, and when that was heard."""
-        self._nudge = asyncio.Event()
-        self.task = asyncio.get_running_loop().create_task(self._keep())
-
-    def heard_from(self, node: NodeAddress) -> None:
-        self.said = node if _address(node) != self.address else None
-        self._nudge.set()
-        if self._connection is not None and not self.is_alive:
-            self._connection.close()
-
-    def send_raft(self, data: bytes) -> None:
-        connection = self._connection
-        if connection is not None and not connection.is_congested:
-            connection.send(0, _RAFT, b"", data)
-
-    async def request(self, kind: int, header: bytes, payload: Bytes, timeout: float) -> PeerAnswer:
-        connection = self._connection
-        if connection is None:
-            raise ConnectionFailed(f"node {self.node.node_id} cannot be reached")
-        try:
-            async with asyncio.timeout(timeout):
-                return await connection.request(kind, header, payload)
-        except TimeoutError as error:
-            raise RequestTimeout(f"node {self.node.node_id} did not answer within {timeout:.1f} s") from error
-
-    async def _keep(self) -> None:
-        pause = 0.05
-        while True:
-            try:
-                connection = await self._dial(self.dialled)
-                pause = 0.05
-                self._connection, self.is_alive = connection, True
-                await self._watch(connection)
-            except DataDirectoryError as error:
-                self._peers.on_refused(error)
-            except IsterError as error:
-                log.debug("no link to node %d: %s", self.node.node_id, error)
-                self.dialled = self.said if self.said and self.dialled is self.node else self.node
-            finally:
-                self._connection, self.is_alive = None, False
-            await self._pause(pause)
-            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-
-    async def _watch(self, connection: _Outbound) -> None:
-        """Until the connection is gone: ask now and then, so that a silent node is known as such."""
-        unanswered = 0
-        while not connection.is_closed:
-            try:
-                async with asyncio.timeout(SILENT_SECONDS):
-                    answer = await connection.request(PeerKind.PING, b"", b"")
-                self.is_alive, unanswered = True, 0
-                self.clock = int.from_bytes(answer.header, "little"), asyncio.get_running_loop().time()
-            except TimeoutError:
-                self.is_alive = False
-                unanswered += 1
-                if self.said is not None or unanswered >= SILENT_PINGS:
-                    connection.abort()  # it may never break by itself: dial it, or where it called from
-            try:
-                async with asyncio.timeout(PING_SECONDS):
-                    await connection.gone.wait()
-            except TimeoutError:
-                continue
-
-    async def _pause(self, seconds: float) -> None:
-        self._nudge.clear()
-        try:
-            async with asyncio.timeout(seconds):
-                await self._nudge.wait()
-        except TimeoutError:
-            return
-
-    async def _dial(self, node: NodeAddress) -> _Outbound:
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                made = await self._network.connect(
-                    lambda: _Outbound(self._peers.hello()), node.peer_host, node.peer_port
-                )
-                assert isinstance(made, _Outbound)
-                answer = await made.greeted
-        except TimeoutError as error:
-            raise ConnectionFailed(f"node {node.node_id} did not greet in time") from error
-        if answer.node.member != node.member:
-            made.close()
-            raise ConnectionFailed(
-                f"{node.peer_host}:{node.peer_port} is node {answer.node.node_id} with disk "
-                f"{answer.node.disk_id}, not node {node.node_id} with disk {node.disk_id}"
-            )
-        return made
-
-    def stop(self) -> None:
-        self.task.cancel()
-        if self._connection is not None:
-            self._connection.close()
-
-
-def _address(node: NodeAddress) -> tuple[str, int]:
-    return node.peer_host, node.peer_port

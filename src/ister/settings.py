@@ -62,6 +62,22 @@ class Spec(NamedTuple):
                 return f"{show(self.kind, self.low)} to {show(self.kind, self.high)}"
 
 
+def count(about: str, low: int, high: int) -> Spec:
+    return Spec(Kind.COUNT, about, low, high)
+
+
+def size(about: str, low: int, high: int) -> Spec:
+    return Spec(Kind.BYTES, about, low, high)
+
+
+def duration(about: str, low: int, high: int) -> Spec:
+    return Spec(Kind.MILLISECONDS, about, low, high)
+
+
+def text(about: str, *, may_be_empty: bool = False) -> Spec:
+    return Spec(Kind.TEXT, about, may_be_empty=may_be_empty)
+
+
 class NotAllowed(ValueError):
     """Why a value does not fit its spec. The caller knows the field and the place, and raises the error."""
 
@@ -213,6 +229,13 @@ TOPIC_SETTINGS: Final[dict[str, Spec]] = {
     ),
     "max_message_bytes": Spec(
         Kind.BYTES, "The largest batch of records that the topic takes.", 1024, MAX_MESSAGE_BYTES
+    ),
+    "replicas": Spec(
+        Kind.COUNT,
+        "On how many nodes each segment is wanted; a cluster with fewer has it on all of them. A record is "
+        "acknowledged when most of them have it.",
+        1,
+        7,
     ),
 }
 """What `ister.protocol.messages.TopicSettings` may hold, field by field."""

@@ -34,6 +34,27 @@ def test_a_contradiction_is_refused_with_its_values(settings: dict[str, Any], sa
     assert hint in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"replicas": "0"}, "replicas = '0' (from the command line) is out of range: 1 to 7"),
+        ({"replicas": "8"}, "is out of range: 1 to 7"),
+        ({"failover_after_ms": "10ms"}, "is out of range: 50ms to 1h"),
+        ({"repair_bytes_per_second": "0"}, "is out of range: 64KiB to 1TiB"),
+    ],
+)
+def test_replication_out_of_range_is_refused_with_the_range(setting: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, {}, setting)
+    assert said in caught.value.message
+
+
+def test_replicas_are_a_default_of_topics_and_the_scrub_can_be_turned_off() -> None:
+    config = load_config(None, {"ISTER_REPLICAS": "5"}, {"scrub_bytes_per_second": "0"})
+    assert config.topic_defaults().replicas == 5
+    assert (config.scrub_bytes_per_second, config.repair_bytes_per_second) == (0, 32 << 20)
+
+
 def test_what_is_just_allowed_is_allowed() -> None:
     BrokerConfig(peer_port=0, bootstrap_cluster=True)
     BrokerConfig(peer_port=6001, join="10.0.0.1:6001, node-2:6001,[::1]:6001")

@@ -131,7 +131,8 @@ def test_i3_a_topic_made_again_has_a_cursor_of_its_own() -> None:
 
 def test_a_snapshot_of_before_there_were_cursors_is_read() -> None:
     topic = founded().topics["default/t"]
-    fields = [getattr(topic, name) for name in TopicState.__struct_fields__][:-3]
+    names = TopicState.__struct_fields__[: TopicState.__struct_fields__.index("get_owner")]
+    fields = [getattr(topic, name) for name in names]
     old = msgspec.msgpack.encode([3, "", [fields], []])
     assert cursor(ClusterState.from_bytes(old)) == (0, 0, 0)
 

@@ -21,6 +21,7 @@ class Phase(Enum):
     OPEN = auto()
     DRAINING = auto()
     SEALING = auto()
+    FENCED = auto()
     SEALED = auto()
 
 
@@ -44,6 +45,12 @@ class StorageBroke:
 
 
 @dataclass(frozen=True)
+class Lost:
+    """The segment has other replicas, and is not this leader's to end any more: a recovery has begun, this disk
+    failed, or too few of them could be reached (H4). Nothing more is acknowledged until somebody has sealed."""
+
+
+@dataclass(frozen=True)
 class ProposalFailed:
     """Not applied, or nobody can say. Proposing again is safe: it is a compare-and-set (H1)."""
 
@@ -64,14 +71,19 @@ class ProposeSeal:
 
 
 @dataclass(frozen=True)
+class AwaitSeal:
+    """Take part in the recovery, and wait for what it seals."""
+
+
+@dataclass(frozen=True)
 class OpenNext:
     """Metadata has applied the seal at `index`: open the next segment and release what is held (H3)."""
 
     index: int
 
 
-Event = Close | Drained | StorageBroke | ProposalFailed | SealApplied
-Effect = Drain | ProposeSeal | OpenNext
+Event = Close | Drained | StorageBroke | Lost | ProposalFailed | SealApplied
+Effect = Drain | ProposeSeal | AwaitSeal | OpenNext
 
 
 class Handoff:
@@ -99,6 +111,9 @@ class Handoff:
             case StorageBroke(end), Phase.OPEN | Phase.DRAINING:
                 self.phase, self.end_offset = Phase.SEALING, end
                 return [ProposeSeal(end)]
+            case Lost(), Phase.OPEN | Phase.DRAINING | Phase.SEALING:
+                self.phase = Phase.FENCED
+                return [AwaitSeal()]
             case ProposalFailed(), Phase.SEALING:
                 assert self.end_offset is not None
                 return [ProposeSeal(self.end_offset)]

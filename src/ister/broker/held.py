@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ister.errors import IsterError, Overloaded
@@ -45,6 +45,15 @@ class HeldAppends:
         self._waiting.append(append)
         self._bytes += len(append.frame)
         if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._max_seconds, self._too_long, topic)
+
+    def put_first(self, appends: Sequence[HeldAppend], topic: str) -> None:
+        """Those that were admitted, and are not in the log, before those that came later (H2). They were
+        within the bounds when they were admitted."""
+        self._waiting.extendleft(reversed(appends))
+        self._bytes += sum(len(append.frame) for append in appends)
+        if appends and self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._max_seconds, self._too_long, topic)
 

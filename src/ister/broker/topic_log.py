@@ -23,7 +23,8 @@ from ister.broker.passing_on import PassedAppend
 from ister.broker.sealing import has_other_nodes, limits_of, make_seal
 from ister.broker.storage import Storage
 from ister.broker.storage_faults import doubt, storage_fault
-from ister.broker.topic_opening import FAULT_RETRY_SECONDS, OpenableTopic
+from ister.broker.topic_opening import FAULT_RETRY_SECONDS
+from ister.broker.topic_replication import ReplicatedTopic
 from ister.errors import (
     InvariantBroken,
     IsterError,
@@ -48,7 +49,7 @@ ASK_SECONDS = 1.0
 ASK_PAUSE_SECONDS = 0.1
 
 
-class TopicLog(OpenableTopic):
+class TopicLog(ReplicatedTopic):
     """The life of one topic: from its first segment on this node to its deletion."""
 
     def __init__(self, storage: Storage, state: TopicState) -> None:
@@ -202,6 +203,9 @@ class TopicLog(OpenableTopic):
         key, end, error = segment.identity.key, segment.committed_end, job.error
         log.error("%s", fault.message, extra={"fields": {"segment": key, "end": end, "errno": error.errno}})
         segment.stop(fault)
+        if self._leading is not None:
+            self.lose(fault.message)
+            return
         if segment is not self._segment or not self._handoff.admits:
             return  # `_drain` sees it; or it is no longer this topic's open segment
         if isinstance(fault, StorageFailed) and not has_other_nodes(self._storage):
@@ -249,7 +253,10 @@ class TopicLog(OpenableTopic):
                         self._effects += await self._drain(segment)
                     case steps.ProposeSeal(end):
                         self._effects += await self._seal(segment, end)
+                    case steps.AwaitSeal():
+                        self._effects += await self._await_seal(segment)
                     case steps.OpenNext():
+                        self._leading = None
                         self._segment = self._cut_at = None
                         if segment.failure is not None:
                             segment.refuse_waiting()

@@ -22,7 +22,7 @@ from ister.broker.storage import Storage
 from ister.broker.storage_faults import doubt
 from ister.broker.topic_reads import ReadableTopic
 from ister.errors import IsterError, NotLeader, ShuttingDown, StorageFailed
-from ister.metadata.state import TopicState
+from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.peer import node_of
 from ister.wal.group_commit import FlushJob
 from ister.wal.recovery import Recovered, SegmentIdentity
@@ -74,6 +74,16 @@ class OpenableTopic(ReadableTopic):
         raise NotImplementedError
 
     def stopped(self, segment: Segment) -> None:
+        raise NotImplementedError
+
+    @property
+    def _is_lost(self) -> bool:
+        raise NotImplementedError
+
+    async def _await_recovery(self) -> None:
+        raise NotImplementedError
+
+    def _replicate(self, segment: Segment, state: SegmentState) -> None:
         raise NotImplementedError
 
     # Faults.
@@ -152,7 +162,9 @@ class OpenableTopic(ReadableTopic):
         try:
             if not self._storage.may_lead.is_set():
                 await self._storage.may_lead.wait()
-            if not self.leads:
+            while self._is_lost and self.leads and not self.is_deleted and not self._stopping:
+                await self._await_recovery()  # A3: what an earlier process led is not gone on with
+            if not self.leads or self.is_deleted or self._stopping:
                 return
             identity = self._identity(self.state.open_segment)
             recovered = await open_log(self._storage, self.state, identity, cut_at)
@@ -194,6 +206,7 @@ class OpenableTopic(ReadableTopic):
             tail=self._storage.hot.of_segment(),
             policy=FsyncPolicy(self.state.settings.fsync),
         )
+        self._replicate(self._segment, self.state.open_segment)
         self._opening_count += 1
         self._handoff = Handoff()
         self._fault = self._cut_at = None

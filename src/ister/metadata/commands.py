@@ -85,6 +85,58 @@ class SealSegment(Command, frozen=True):
     unopened: bool = False
     """Of a segment whose log could not be made, which ends where it begins: applies only while there is no
     log. The proposer may succeed in making it, and append, while this is still on its way."""
+    recovery: int = 0
+    """The number of the recovery that this ends; 0 of a leader's own seal. It must be the segment's last one,
+    and `sealed_by` its coordinator: no leader that was declared lost may seal, and no older recovery."""
+    replicas: list[int] = []
+    """Who has the sealed segment, substitutes among them (F2); empty leaves the list as it is. A leader's own
+    seal changes nothing in it (F4)."""
+
+
+class BeginRecovery(Command, frozen=True):
+    """A replica sets out to seal the open segment in its leader's place (F1). The index of this command is
+    the recovery's number; a later one supersedes an earlier one."""
+
+    topic_uid: int
+    segment: int
+    by: int
+    """The member that coordinates: one of the replicas, so that it has the log."""
+    starts: int
+    """Which start of `by` proposes this, as in a seal."""
+
+
+class SetReplicas(Command, frozen=True):
+    """Other replicas for a sealed segment, for repair and drain: a compare-and-set on the list (F4)."""
+
+    topic_uid: int
+    segment: int
+    expected: list[int]
+    replicas: list[int]
+
+
+class AcceptLoss(Command, frozen=True):
+    """An operator gives up what nobody can reach of an open segment, so that the topic goes on (F6)."""
+
+    topic_uid: int
+    segment: int
+    end_offset: int
+    """Where the next segment begins: past every offset that may have been acknowledged."""
+    next_leader: int
+    next_replicas: list[int]
+    lost_from: int
+    """The offsets from here to `end_offset` are lost; what lies before them can still be read."""
+    at_us: int
+    by: int
+    """The member that was asked to."""
+    node_stopped: bool
+    """The operator states that the leader's node is stopped, and stays so until it has learnt of this."""
+    leader_starts: int = 0
+    """The leader's start that the operator was told of: a leader that came back since has what was to be
+    given up, and a command that was long on its way must not take it. 0: not looked at."""
+    end_position: int = 0
+    """How many bytes lie before `lost_from`."""
+    last_append_time_us: int = 0
+    """Of the last record before `lost_from`; 0 if there is none."""
 
 
 class OpenedSegment(Command, frozen=True):
@@ -131,6 +183,9 @@ AnyCommand = (
     | AlterTopic
     | DeleteTopic
     | SealSegment
+    | BeginRecovery
+    | SetReplicas
+    | AcceptLoss
     | OpenedSegment
     | TrimTopic
     | ClaimCursor

@@ -1,4 +1,4 @@
-"""Where segments go: which node leads a topic's first one, and which the next.
+"""Where segments go: which node leads a topic's first one, which the next, and who else has them.
 
 Chosen by whoever proposes, among the nodes that are active and answer; applying checks only that they are
 active (H1), so nothing here need be the same on every node.
@@ -26,3 +26,18 @@ def _weight(topic: str, member: int) -> int:
 def next_leader(current: int, members: Sequence[int]) -> int:
     """Round-robin in the order of the nodes' numbers; `members` are sorted."""
     return next((member for member in members if member > current), members[0])
+
+
+def choose_replicas(leader: int, members: Sequence[int], count: int, topic: str) -> list[int]:
+    """The leader, then others of `members`, which are those that can serve; `count` in all, or fewer.
+
+    In the order of their numbers from the leader on, beginning at a place that is the topic's own. So a topic
+    whose leader goes round burdens all nodes alike, and so do the topics that one node leads: when it is
+    lost, what it had is copied from all of them to all of them.
+    """
+    others = sorted({member for member in members if member != leader})
+    if not others or count <= 1:
+        return [leader]
+    after_leader = sum(member < leader for member in others)
+    first = after_leader + _weight(topic, 0) % len(others)
+    return [leader, *(others[(first + step) % len(others)] for step in range(min(count - 1, len(others))))]

@@ -1,24 +1,23 @@
-"""The state machine: topics and the chains of their segments.
+"""The state machine: the cluster, its nodes, its topics.
 
 Deterministic and total (R3): no clock, no I/O, no iteration over unordered sets; an unknown or impossible
 command has a result that says so. Applying the same commands in the same order gives the same bytes.
 
-Invariants of a chain, checked at each change:
-- exactly one open segment, the last;
-- each segment's base is the end of the one before it;
-- a sealed segment never changes again, except that trimming drops it whole.
+What becomes of a topic's chain of segments is decided in `chain`; here is the rest, and what is derived from
+it all for quick answers.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 import msgspec
 
 from ister.errors import invariant
+from ister.metadata.chain import accept_loss, begin_recovery, seal, set_replicas, trim
 from ister.metadata.commands import (
+    AcceptLoss,
     AlterTopic,
     AnyCommand,
+    BeginRecovery,
     ClaimCursor,
     CreateTopic,
     DeleteTopic,
@@ -29,86 +28,15 @@ from ister.metadata.commands import (
     RemoveNode,
     Result,
     SealSegment,
+    SetReplicas,
     TrimTopic,
     UpsertNode,
 )
-from ister.names import wal_key
-from ister.protocol.messages import TopicSettings
-from ister.protocol.peer import identity_fault, member_of, node_of
-from ister.wal.producers import ProducerRow
+from ister.metadata.nodes import NodeState, inactive_among, is_active, why_not_placed
+from ister.metadata.topics import LostRange, SegmentState, TopicState
+from ister.protocol.peer import identity_fault
 
-
-class SegmentState(msgspec.Struct, array_like=True, gc=False):
-    """Outside the garbage collector's sight: there are many, they are in no cycle, and it would be slow."""
-
-    segment: int
-    uid: int
-    base_offset: int
-    leader: int
-    """A member: a node with its disk. One that comes back on another disk is not it (I2)."""
-    replicas: list[int]
-    opened_at_us: int
-    carried_producers: list[ProducerRow]
-    """What the seal before this one brought; dropped when this one is sealed."""
-    carried_append_time_us: int
-    log_exists: bool = False
-    end_offset: int | None = None
-    end_position: int = 0
-    last_append_time_us: int = 0
-    sealed_by: int = 0
-    sealed_at_us: int = 0
-
-    @property
-    def is_sealed(self) -> bool:
-        return self.end_offset is not None
-
-
-class NodeState(msgspec.Struct, array_like=True, frozen=True):
-    """A node as it last told of itself."""
-
-    node_id: int
-    disk_id: str
-    starts: int
-    peer_host: str
-    peer_port: int
-    client_host: str
-    client_port: int
-
-    @property
-    def member(self) -> int:
-        return member_of(self.node_id, self.disk_id)
-
-
-class TopicState(msgspec.Struct, array_like=True):
-    name: str
-    uid: int
-    settings: TopicSettings
-    created_at_us: int
-    segments: list[SegmentState]
-    """Those not trimmed, in order; the last one is open."""
-    start_offset: int = 0
-    get_owner: int = 0
-    """The member that hands out records to GET; 0 until the first GET (S5)."""
-    get_epoch: int = 0
-    get_offset: int = 0
-    """Where GET goes on after a crash of its owner: the next offset (S4)."""
-
-    @property
-    def open_segment(self) -> SegmentState:
-        return self.segments[-1]
-
-    def key_of(self, segment: SegmentState) -> str:
-        return wal_key(self.name, segment.segment)
-
-    def holding(self, offset: int) -> SegmentState | None:
-        """The segment that holds `offset`, or will once it is written."""
-        # Empty sealed segments share their base with the next one: the last of them is the one.
-        place = bisect_right(self.segments, offset, key=_base_of) - 1
-        return self.segments[place] if place >= 0 else None
-
-
-def _base_of(segment: SegmentState) -> int:
-    return segment.base_offset
+__all__ = ["ClusterState", "LostRange", "NodeState", "SegmentState", "TopicState"]
 
 
 class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
@@ -133,6 +61,8 @@ class ClusterState:
         self._by_uid: dict[int, TopicState] = {}
         self._led: dict[int, dict[int, str]] = {}
         """By member: the keys of the open segments that it leads, by topic. Derived, for a quick answer."""
+        self._followed: dict[int, dict[int, int]] = {}
+        """By member: the uids of the open segments that it only follows, by topic. Derived too."""
 
     def topic_by_uid(self, uid: int) -> TopicState | None:
         return self._by_uid.get(uid)
@@ -141,10 +71,13 @@ class ClusterState:
         """The keys of the open segments that a member leads, by topic uid."""
         return self._led.get(member, {})
 
+    def followed_by(self, member: int) -> dict[int, int]:
+        """The uids of the open segments that a member has a replica of and does not lead, by topic uid."""
+        return self._followed.get(member, {})
+
     def is_active(self, member: int) -> bool:
         """Whether a node is in the cluster on this very disk, and has said where clients find it."""
-        node = self.nodes.get(node_of(member))
-        return node is not None and node.member == member and node.client_port > 0
+        return is_active(self.nodes, member)
 
     @property
     def active_members(self) -> list[int]:
@@ -152,10 +85,17 @@ class ClusterState:
         return sorted(node.member for node in self.nodes.values() if node.client_port > 0)
 
     def _note_open(self, topic: TopicState) -> None:
-        self._led.setdefault(topic.open_segment.leader, {})[topic.uid] = topic.key_of(topic.open_segment)
+        opened = topic.open_segment
+        self._led.setdefault(opened.leader, {})[topic.uid] = topic.key_of(opened)
+        for member in opened.replicas:
+            if member != opened.leader:
+                self._followed.setdefault(member, {})[topic.uid] = opened.uid
 
     def _note_not_open(self, topic: TopicState) -> None:
-        self._led.get(topic.open_segment.leader, {}).pop(topic.uid, None)
+        opened = topic.open_segment
+        self._led.get(opened.leader, {}).pop(topic.uid, None)
+        for member in opened.replicas:
+            self._followed.get(member, {}).pop(topic.uid, None)
 
     def apply(self, index: int, command: AnyCommand | None) -> Outcome:
         invariant(index == self.applied_index + 1, f"index {index} applied after {self.applied_index}")
@@ -189,12 +129,18 @@ class ClusterState:
                 del self._by_uid[topic.uid]
             case SealSegment():
                 return self._seal(index, topic, command)
+            case AcceptLoss():
+                return self._accept_loss(index, topic, command)
+            case BeginRecovery():
+                return begin_recovery(index, topic, self.nodes, command)
+            case SetReplicas():
+                return set_replicas(index, topic, self.nodes, command)
             case OpenedSegment():
                 if topic.open_segment.segment != command.segment:
                     return Outcome(Result.STALE, index, f"segment {command.segment} is not the open one")
                 topic.open_segment.log_exists = True
             case TrimTopic():
-                return self._trim(index, topic, command)
+                return trim(index, topic, command)
             case ClaimCursor():
                 return self._claim_cursor(index, topic, command)
         return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
@@ -235,7 +181,7 @@ class ClusterState:
         """Refused while the node has what nobody else has (R2)."""
         if command.node_id not in self.nodes:
             return Outcome(Result.STALE, index, f"there is no node {command.node_id}")
-        where = self._holds(command.node_id)
+        where = self._holds(self.nodes[command.node_id].member)
         if where:
             return Outcome(Result.REFUSED, index, f"node {command.node_id} holds {where}")
         if len(self.nodes) == 1:
@@ -243,13 +189,18 @@ class ClusterState:
         self.gone.append(self.nodes.pop(command.node_id).member)
         return Outcome(Result.APPLIED, index)
 
-    def _holds(self, node_id: int) -> str:
-        """A segment that is open at this node, or of which it has the last copy; empty if there is none."""
+    def _holds(self, member: int) -> str:
+        """A segment that is open at this member, or that nobody else in the cluster has; empty if none is.
+
+        What another disk of its node had is not held here (I2), nor is a segment that was given up whole."""
         for topic in self._by_uid.values():
             for segment in topic.segments:
-                in_it = any(node_of(replica) == node_id for replica in segment.replicas)
-                if in_it and (not segment.is_sealed or len(segment.replicas) == 1):
-                    return f"{'a copy of' if segment.is_sealed else 'the open'} {topic.key_of(segment)}"
+                if member not in segment.replicas or segment.lost_from == segment.base_offset:
+                    continue
+                if not segment.is_sealed:
+                    return f"the open {topic.key_of(segment)}"
+                if not any(other != member and self.is_active(other) for other in segment.replicas):
+                    return f"the last copy of {topic.key_of(segment)}"
         return ""
 
     def skip(self, index: int) -> None:
@@ -261,7 +212,7 @@ class ClusterState:
         existing = self.topics.get(command.name)
         if existing is not None:
             return Outcome(Result.EXISTS, index, f"topic {command.name} exists", existing.uid)
-        refused = self._inactive(command.leader, command.replicas)
+        refused = why_not_placed(self.nodes, command.leader, command.replicas)
         if refused:
             return Outcome(Result.REFUSED, index, refused)
         first = SegmentState(
@@ -279,73 +230,23 @@ class ClusterState:
         self._note_open(topic)
         return Outcome(Result.CREATED, index, topic_uid=index)
 
-    def _inactive(self, leader: int, replicas: list[int]) -> str:
-        """Why a segment may not be opened there; empty if it may (H1)."""
-        for member in (leader, *replicas):
-            if not self.is_active(member):
-                return f"node {node_of(member)} is not active on that disk"
-        return ""
-
     def _seal(self, index: int, topic: TopicState, command: SealSegment) -> Outcome:
-        last = topic.open_segment
-        if last.segment != command.segment:
-            detail = f"segment {command.segment} of {topic.name} is sealed; {last.segment} is open"
-            return Outcome(Result.STALE, index, detail, topic.uid)
-        if command.end_offset < last.base_offset:
-            detail = f"end {command.end_offset} lies before the base {last.base_offset}"
-            return Outcome(Result.REFUSED, index, detail, topic.uid)
-        proposer = self.nodes.get(node_of(command.sealed_by))
-        if proposer is None or proposer.member != command.sealed_by:
-            detail = f"node {node_of(command.sealed_by)} is not in the cluster on the disk that proposed this"
-            return Outcome(Result.REFUSED, index, detail, topic.uid)
-        if proposer.starts != command.starts:
-            detail = f"node {proposer.node_id} was started again after it proposed this"
-            return Outcome(Result.REFUSED, index, detail, topic.uid)
-        if command.unopened and last.log_exists:
-            detail = f"the log of {topic.key_of(last)} was made after this was proposed"
-            return Outcome(Result.REFUSED, index, detail, topic.uid)
-        refused = self._inactive(command.next_leader, command.next_replicas)
-        if refused:
-            return Outcome(Result.REFUSED, index, refused, topic.uid)
-        self._note_not_open(topic)
-        last.end_offset = command.end_offset
-        last.end_position = command.end_position
-        last.last_append_time_us = command.last_append_time_us
-        last.sealed_by, last.sealed_at_us = command.sealed_by, command.sealed_at_us
-        last.carried_producers = []
-        topic.segments.append(
-            SegmentState(
-                segment=last.segment + 1,
-                uid=index,
-                base_offset=command.end_offset,
-                leader=command.next_leader,
-                replicas=command.next_replicas,
-                opened_at_us=command.sealed_at_us,
-                carried_producers=command.producers,
-                carried_append_time_us=command.last_append_time_us,
-            )
-        )
+        self._note_not_open(topic)  # by the replicas that it has until then: the seal may name others
+        outcome = seal(index, topic, self.nodes, command)
         self._note_open(topic)
-        return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
+        return outcome
 
-    def _trim(self, index: int, topic: TopicState, command: TrimTopic) -> Outcome:
-        if command.start_offset <= topic.start_offset:
-            return Outcome(
-                Result.STALE, index, f"{topic.name} already starts at {topic.start_offset}", topic.uid
-            )
-        kept = [segment for segment in topic.segments if not _ends_by(segment, command.start_offset)]
-        if not kept or kept[0].base_offset != command.start_offset:
-            detail = f"offset {command.start_offset} is not the base of a segment of {topic.name}"
-            return Outcome(Result.REFUSED, index, detail, topic.uid)
-        topic.segments = kept
-        topic.start_offset = command.start_offset
-        return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
+    def _accept_loss(self, index: int, topic: TopicState, command: AcceptLoss) -> Outcome:
+        self._note_not_open(topic)
+        outcome = accept_loss(index, topic, self.nodes, command)
+        self._note_open(topic)
+        return outcome
 
     def _claim_cursor(self, index: int, topic: TopicState, command: ClaimCursor) -> Outcome:
         if command.epoch != topic.get_epoch + 1:
             detail = f"the cursor of {topic.name} is in epoch {topic.get_epoch}, {command.epoch} was claimed"
             return Outcome(Result.STALE, index, detail, topic.uid)
-        refused = self._inactive(command.owner, [])
+        refused = inactive_among(self.nodes, [command.owner])
         if refused:
             return Outcome(Result.REFUSED, index, refused, topic.uid)
         topic.get_owner, topic.get_epoch = command.owner, command.epoch
@@ -391,10 +292,6 @@ class ClusterState:
             state.topics[topic.name] = state._by_uid[topic.uid] = topic
             state._note_open(topic)
         return state
-
-
-def _ends_by(segment: SegmentState, offset: int) -> bool:
-    return segment.end_offset is not None and segment.end_offset <= offset
 
 
 def _node_state(command: UpsertNode) -> NodeState:

@@ -129,6 +129,8 @@ class TopicSettings(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """Oldest sealed segments are dropped while the topic is larger than this; 0 keeps them."""
     max_message_bytes: int = 16 * 1024 * 1024
     """The largest frame that the topic takes."""
+    replicas: int = 3
+    """How many nodes each segment is wanted on; all of them if the cluster has fewer."""
 
     def changed(self, settings: Mapping[str, int | str]) -> TopicSettings | None:
         """With these in place of the old ones; None if a name or the kind of a value is not right."""
@@ -182,6 +184,8 @@ class SegmentDescription(Message, frozen=True):
     """`open`, `sealed`, or what is wrong with it."""
     replicas: list[int] = []
     """The nodes that have its data."""
+    behind: list[int] = []
+    """Those of them that do not have all of it, as far as the node that answers knows."""
 
 
 class TopicDescription(Message, frozen=True):

@@ -44,6 +44,12 @@ class PeerKind(IntEnum):
     """Header: `GetSettled`. Their replies have left for their clients."""
     GET_RETURNED = 12
     """Header: `GetSettled`. Their clients did not get them: to be handed out again."""
+    REPLICATE = 13
+    """Header: `Replicate` (`ister.protocol.replication`), payload: frames. Answered, when it is durable, by a
+    message with no correlation: `Replicated`."""
+    FENCE = 14
+    COPY = 15
+    READ_LOG = 16
 
 
 class NodeAddress(Message, frozen=True):

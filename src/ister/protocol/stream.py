@@ -8,6 +8,7 @@ is felt by `is_congested`; what to drop or hold back then is the subclass's deci
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import cast
 
 from ister.errors import BadRequest, IsterError, MessageTooLarge
@@ -62,6 +63,13 @@ class MessageStream(asyncio.BufferedProtocol):
         if not self._flush_due:
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
+
+    def send_at_once(self, prefix: bytes, parts: Sequence[Bytes]) -> None:
+        """Hand it to the transport now, with what was gathered before it."""
+        if not self.is_closed:
+            self._out.append(prefix)
+            self._out += parts
+            self._flush()
 
     def _flush(self) -> None:
         self._flush_due = False
@@ -146,8 +154,9 @@ class MessageStream(asyncio.BufferedProtocol):
             if self._filled - position < total:
                 break
             start = position + PREFIX_SIZE
-            header = bytes(self._buffer[start : start + header_size])
-            payload = bytes(self._buffer[start + header_size : position + total])
+            with memoryview(self._buffer) as view:
+                header = bytes(view[start : start + header_size])
+                payload = bytes(view[start + header_size : position + total])
             position += total
             self.message(correlation, kind, header, payload)
         rest = self._filled - position

@@ -131,12 +131,21 @@ class GroupCommit:
         if not jobs:
             self._call_after_cycle()
             return
-        if self._may_run_inline(jobs):
+        if not self._may_run_inline(jobs):
+            self._running = self._loop.create_task(self._run_cycle(jobs))
+        elif jobs[0].segment.replication is not None:
+            # In the next turn of the loop: what was sent to the other replicas leaves in this one.
+            self._running = self._loop.create_task(self._run_inline(jobs))
+        else:
             self.metrics.inline.add()
             jobs[0].run(self._clock)
             self._finish(jobs)
-        else:
-            self._running = self._loop.create_task(self._run_cycle(jobs))
+
+    async def _run_inline(self, jobs: list[FlushJob]) -> None:
+        self._running = None
+        self.metrics.inline.add()
+        jobs[0].run(self._clock)
+        self._finish(jobs)
 
     def _may_run_inline(self, jobs: list[FlushJob]) -> bool:
         return (

@@ -39,7 +39,7 @@ class WalMetrics:
         assert self.clock is not None
         now = self.clock.monotonic()
         started, times = 0.0, 0
-        for end, _, _, _, _, arrived in waiting:
+        for end, _, _, _, _, arrived, _ in waiting:
             if end > end_offset:
                 break
             if arrived != started:

@@ -8,6 +8,8 @@ What recovery promises:
 - Everything that was acknowledged is kept, or the open fails with `CorruptSegment`.
 - A tail is cut only where it is torn, and nothing follows that proves it was ever durable (P3); the cut is
   reported. Damage before the tail is an error that names offsets, never a silent end.
+- In a follower's log the frames prove nothing, and damage past the last checkpoint is where it ends. A
+  replica remembers such a cut, since what was cut may have been acknowledged.
 - What is kept is durable before it is served (P2): the part past the last checkpoint is written again and
   synced. (Written again, because after an fsync that failed just before a crash the kernel may hold such
   bytes as clean, and a sync alone would then prove nothing: P1.)
@@ -32,6 +34,7 @@ from ister.frame import (
     decode_header,
 )
 from ister.io.disk import Disk, File, parent
+from ister.wal.doubts import doubtful_until, remember_doubt
 from ister.wal.producers import ProducerRow, ProducerTable
 from ister.wal.side_file import SparseIndex, checkpoint_block, read_blocks, write_block
 
@@ -73,6 +76,35 @@ class Recovered:
     cut_bytes: int = 0
     cut_reason: str = ""
     scanned_bytes: int = 0
+    in_doubt: bool = False
+    """More was in use here than there is now, and it may have been acknowledged (P3)."""
+    doubtful_until: int = 0
+    """A replica's doubt ends when its log reaches this position again."""
+
+    def take(self, header: FrameHeader) -> None:
+        """This frame follows in the log."""
+        self.index.add(header.base_offset, self.position, header.append_time_us)
+        if header.producer_id:
+            self.producers.record(
+                header.producer_id, header.sequence, header.count, header.base_offset, header.append_time_us
+            )
+        self.position += header.size
+        self.end_offset = header.end_offset
+        self.last_append_time_us = max(self.last_append_time_us, header.append_time_us)
+
+    def checkpoint(self) -> None:
+        """Note in the side file that the log is durable up to here. Without it, opening takes longer."""
+        try:
+            block = checkpoint_block(
+                self.index, self.producers, self.position, self.end_offset, self.last_append_time_us
+            )
+            self.side_position = write_block(self.side, self.side_position, block)
+        except OSError as error:
+            log.warning("checkpoint at offset %d was not written: %s", self.end_offset, error)
+
+    def close(self) -> None:
+        self.file.close()
+        self.side.close()
 
 
 def create(
@@ -103,12 +135,15 @@ def recover(
     *,
     sealed_end: int | None = None,
     cut_at: int | None = None,
+    is_follower: bool = False,
+    is_replicated: bool = False,
 ) -> Recovered:
     """Open a segment that exists. `carried` is what the seal before it brought: producers, append time.
 
     A sealed segment must reach its end, and is clipped there (F3). `cut_at` is the committed end in memory of
     a process that goes on after a failed write: the log must reach it too, and frames past it must not come
-    back.
+    back. `is_follower` says that another node led: the marks in the frames prove nothing here. With it, or
+    with `is_replicated`, a tail that is cut is remembered (`ister.wal.doubts`).
     """
     try:
         file = disk.open(identity.path + ".log")
@@ -121,37 +156,51 @@ def recover(
         opened.callback(file.close)
         side = disk.open(identity.path + ".side", create=True)
         opened.callback(side.close)
-        state = _load(file, side, identity, carried, last_append_time_us)
-        checkpointed = state.position
         must_reach = sealed_end if sealed_end is not None else cut_at
-        _scan(state, identity, must_reach)
+        state, proven = load(file, side, identity, carried, last_append_time_us, must_reach)
+        checkpointed = state.position
+        scan(state, identity, must_reach, proven, is_follower)
         if must_reach is not None and state.end_offset < must_reach:
             raise _too_short(identity, state.end_offset, must_reach)
         if sealed_end is None:
-            _make_durable(disk, identity, state, checkpointed)
+            if is_follower or is_replicated:
+                _settle_doubt(disk, identity, state)
+            make_durable(disk, identity, state, checkpointed)
+            if state.position > checkpointed:
+                state.checkpoint()
         opened.pop_all()
         return state
 
 
-def _load(
-    file: File, side: File, identity: SegmentIdentity, carried: list[ProducerRow], last_append_time_us: int
-) -> Recovered:
-    blocks, side_position = read_blocks(side)
+def load(
+    file: File,
+    side: File,
+    identity: SegmentIdentity,
+    carried: list[ProducerRow],
+    last_append_time_us: int,
+    stop_at: int | None,
+) -> tuple[Recovered, int]:
+    """What the checkpoints up to `stop_at` know; and the position up to which the log was durable, by any."""
+    blocks = read_blocks(side)
+    proven = blocks[-1].checkpoint.position if blocks else 0
+    if proven > file.size():
+        raise CorruptSegment(
+            f"segment {identity.key}: the log has {file.size()} bytes, but {proven} were durable "
+            f"(up to offset {blocks[-1].checkpoint.end_offset})"
+        )
+    # A replica may have made checkpoints of what was never committed, and now lies past the end.
+    kept = [block for block in blocks if stop_at is None or block.checkpoint.end_offset <= stop_at]
     index = SparseIndex()
-    for block in blocks:
-        index.load(block.entries)
-    if not blocks:
+    for block in kept:
+        index.load(block.checkpoint.entries)
+    if not kept:
         table = ProducerTable(carried)
-        return Recovered(
+        state = Recovered(
             file, side, 0, index, table, 0, identity.base_offset, last_append_time_us, source="scan"
         )
-    last = blocks[-1]
-    if last.position > file.size():
-        raise CorruptSegment(
-            f"segment {identity.key}: the log has {file.size()} bytes, but {last.position} were durable "
-            f"(up to offset {last.end_offset})"
-        )
-    return Recovered(
+        return state, proven
+    last, side_position = kept[-1]
+    state = Recovered(
         file,
         side,
         side_position,
@@ -162,10 +211,13 @@ def _load(
         last.last_append_time_us,
         source="checkpoint",
     )
+    return state, proven
 
 
-def _scan(state: Recovered, identity: SegmentIdentity, stop_at: int | None) -> None:
-    """Read frames from where the knowledge ends to where the log does."""
+def scan(
+    state: Recovered, identity: SegmentIdentity, stop_at: int | None, proven: int, is_follower: bool
+) -> None:
+    """Read frames from where the knowledge ends to where the log does. Below `proven` it does not end."""
     size = state.file.size()
     started = state.position
     buffer = b""
@@ -180,13 +232,18 @@ def _scan(state: Recovered, identity: SegmentIdentity, stop_at: int | None) -> N
             )
             continue
         if isinstance(found, Frame) and _belongs(found.header, identity, state.end_offset):
-            _take(state, found.header)
+            state.take(found.header)
             continue
-        _end_of_log(state, identity, size, found)
+        _end_of_log(state, identity, size, found, proven, is_follower)
         break
     state.scanned_bytes = state.position - started
     if state.scanned_bytes:
         state.source = "scan" if started == 0 else "checkpoint + scan"
+    if stop_at is not None and state.end_offset > stop_at:
+        raise CorruptSegment(
+            f"segment {identity.key} is to end at offset {stop_at}, but a frame reaches across it, to "
+            f"{state.end_offset}"
+        )
     if stop_at is not None and state.end_offset == stop_at and state.position < size and not state.cut_bytes:
         state.cut_bytes = _used_bytes(state.file, state.position, size)
         state.cut_reason = f"refused or unacknowledged records past the end at {stop_at}"
@@ -215,28 +272,18 @@ def _belongs(header: FrameHeader, identity: SegmentIdentity, expected: int) -> b
     return uid_of(header) == identity.uid and header.base_offset == expected
 
 
-def _take(state: Recovered, header: FrameHeader) -> None:
-    state.index.add(header.base_offset, state.position, header.append_time_us)
-    if header.producer_id:
-        state.producers.record(
-            header.producer_id, header.sequence, header.count, header.base_offset, header.append_time_us
-        )
-    state.position += header.size
-    state.end_offset = header.end_offset
-    state.last_append_time_us = max(state.last_append_time_us, header.append_time_us)
-
-
 def _end_of_log(
-    state: Recovered, identity: SegmentIdentity, size: int, found: Frame | Incomplete | Corrupt
+    state: Recovered,
+    identity: SegmentIdentity,
+    size: int,
+    found: Frame | Incomplete | Corrupt,
+    proven: int,
+    is_follower: bool,
 ) -> None:
     """Nothing usable at this position. Is it the end, a torn tail, or damage with records behind it (P3)?"""
     used = _used_bytes(state.file, state.position, size)
-    if used == 0:
+    if used == 0 and state.position >= proven:
         return
-    header = decode_header(state.file.read(HEADER_SIZE, state.position), limit=_FRAME_LIMIT)
-    # What lies within a frame is a producer's bytes, and may look like anything (W13).
-    inside = header.size if isinstance(header, FrameHeader) else 1
-    later = _find_proof(state.file, state.position + inside, size, identity, state.end_offset)
     match found:
         case Frame(header=header):
             reason = f"a frame of segment {uid_of(header)} at offset {header.base_offset}"
@@ -244,6 +291,12 @@ def _end_of_log(
             pass
         case Incomplete(missing=missing):
             reason = f"{missing} bytes are missing"
+    if state.position < proven:
+        raise CorruptSegment(
+            f"segment {identity.key} is damaged at byte {state.position}: offset {state.end_offset} cannot "
+            f"be read ({reason}), and {proven} bytes were durable"
+        )
+    later = None if is_follower else _find_later(state, identity, size)
     if later is not None:
         raise CorruptSegment(
             f"segment {identity.key} is damaged at byte {state.position}: offsets {state.end_offset} to "
@@ -251,6 +304,15 @@ def _end_of_log(
         )
     state.cut_bytes = used
     state.cut_reason = reason
+    state.in_doubt = True
+
+
+def _find_later(state: Recovered, identity: SegmentIdentity, size: int) -> FrameHeader | None:
+    """A frame behind the one that cannot be read, if there is proof that this one was durable."""
+    header = decode_header(state.file.read(HEADER_SIZE, state.position), limit=_FRAME_LIMIT)
+    # What lies within a frame is a producer's bytes, and may look like anything (W13).
+    inside = header.size if isinstance(header, FrameHeader) else 1
+    return _find_proof(state.file, state.position + inside, size, identity, state.end_offset)
 
 
 def _used_bytes(file: File, position: int, size: int) -> int:
@@ -293,13 +355,34 @@ def _find_proof(
     return None
 
 
-def _make_durable(disk: Disk, identity: SegmentIdentity, state: Recovered, checkpointed: int) -> None:
+def _settle_doubt(disk: Disk, identity: SegmentIdentity, state: Recovered) -> None:
+    """A tail that is about to be cut is remembered first; one that was cut, until the log has it again."""
+    known = doubtful_until(disk, identity.path)
+    state.doubtful_until = max(known, state.position + state.cut_bytes if state.in_doubt else 0)
+    if state.in_doubt:  # written again if it is known: what can be read may not be durable (P2)
+        remember_doubt(disk, identity.path, state.doubtful_until)
+    state.in_doubt = state.position < state.doubtful_until
+
+
+def make_durable(
+    disk: Disk,
+    identity: SegmentIdentity,
+    state: Recovered,
+    checkpointed: int,
+    *,
+    gives_back_space: bool = False,
+) -> None:
     """Cut what is torn, then make what is kept durable before anybody relies on it (P2), its name too.
 
-    Reserved zeros behind a clean end stay: on a full disk there might be no getting them back (P5).
+    Reserved zeros behind a clean end stay: on a full disk there might be no getting them back (P5). What is
+    never appended to again gives them back.
     """
     disk.sync_directory(parent(identity.path))
-    if state.cut_bytes:
+    if state.cut_bytes and state.side.size() > state.side_position:
+        # First what speaks of the part that goes: a log shorter than a checkpoint says is a damaged one.
+        state.side.truncate(state.side_position)
+        state.side.sync()
+    if state.cut_bytes or (gives_back_space and state.file.size() > state.position):
         state.file.truncate(state.position)
     position = checkpointed
     while position < state.position:
@@ -307,15 +390,6 @@ def _make_durable(disk: Disk, identity: SegmentIdentity, state: Recovered, check
         state.file.write([chunk], position)
         position += len(chunk)
     state.file.sync()
-    if state.position > checkpointed:
-        try:
-            block = checkpoint_block(
-                state.index, state.producers, state.position, state.end_offset, state.last_append_time_us
-            )
-            state.side_position = write_block(state.side, state.side_position, block)
-        except OSError as error:
-            # The log itself is durable; without this the next recovery scans the same part again.
-            log.warning("checkpoint at offset %d was not written: %s", state.end_offset, error)
 
 
 def _too_short(identity: SegmentIdentity, end: int, known_end: int) -> CorruptSegment:

@@ -10,14 +10,16 @@ decision: a full disk is cut back and the segment opened again through recovery,
 segment at `committed_end` and hands off (P1). So there is no state here to repair: it is dropped. Only when
 the cut or the seal is durable are the waiting appends told that they were refused: then they never appear.
 
-`end_offset` is where the next record goes; `committed_end` is what readers may see and what was
-acknowledged. With one replica, committed is what is durable under the topic's fsync policy.
+`end_offset` is where the next record goes, `durable_end` is how far this disk has it under the topic's fsync
+policy, `committed_end` is what readers may see and what was acknowledged. With one replica the two are the same;
+with several, `replication` says how far enough of them have it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -26,7 +28,7 @@ from ister.frame import FrameHeader, stamp
 from ister.io.disk import File
 from ister.wal.group_commit import FlushJob, GroupCommit
 from ister.wal.leases import Leases
-from ister.wal.producers import ProducerTable
+from ister.wal.producers import Appended, ProducerTable
 from ister.wal.recovery import Recovered, SegmentIdentity, marked
 from ister.wal.side_file import (
     CHECKPOINT_INTERVAL_BYTES,
@@ -66,7 +68,22 @@ class Owner(Protocol):
         ...
 
 
+class Replication(Protocol):
+    """Who brings a segment to its other replicas, and says what is committed."""
+
+    def taken(self, base_offset: int, buffers: Sequence[Bytes], size: int) -> None:
+        """These frames are about to be written here."""
+        ...
+
+    def own_synced(self) -> None:
+        """`durable_end` has grown."""
+        ...
+
+
 class Segment:
+    replication: Replication | None = None
+    """Set where the segment has other replicas, before its first append."""
+
     def __init__(
         self,
         identity: SegmentIdentity,
@@ -85,8 +102,8 @@ class Segment:
         self.file: File = recovered.file
         self.index = recovered.index
         self.producers: ProducerTable = recovered.producers
-        self.end_offset = self.committed_end = recovered.end_offset
-        self.position = self.committed_position = recovered.position
+        self.end_offset = self.committed_end = self.durable_end = recovered.end_offset
+        self.position = self.committed_position = self.durable_position = recovered.position
         self.last_append_time_us = self.committed_append_time_us = recovered.last_append_time_us
         self.tail = tail
         self.failure: IsterError | None = None
@@ -101,9 +118,12 @@ class Segment:
         self._allocated = max(recovered.position, recovered.file.size())
         self._buffers: list[Bytes] = []
         self._bases: list[int] = []
+        self._ends: deque[tuple[int, int]] = deque()
+        """Where cycles end that are not committed, as offset and position; only with other replicas."""
         self._waiting: deque[Waiting] = deque()
         self._repeats: list[Waiting] = []
         self._jobs = 0
+        self._settled: asyncio.Future[None] | None = None
         self._index_at = 0
         self._checkpoint_asked = False
         self._closing = False
@@ -133,7 +153,7 @@ class Segment:
         if header.producer_id:
             original = self.producers.check(header.producer_id, header.sequence, count, self.committed_end)
             if original is not None:
-                self._repeat(original.base_offset, count, original.append_time_us, sink, token, started)
+                self._repeat(original, frame, sink, token, started)
                 return
         time_us = self.last_append_time_us
         if now_us > time_us:  # A6: never back
@@ -151,22 +171,29 @@ class Segment:
         self.position = position + len(frame)
         self._buffers.append(frame)
         self._bases.append(base)
-        self._waiting.append((end, sink, token, base, time_us, started))
+        self._waiting.append((end, sink, token, base, time_us, started, frame))
         if not self.queued:
             self.queued = True
             self._commits.submit(self)
 
-    def _repeat(self, base: int, count: int, time_us: int, sink: Sink, token: int, started: float) -> None:
+    def _repeat(self, original: Appended, frame: Bytes, sink: Sink, token: int, started: float) -> None:
         """A frame that the log has: answered with its original offsets, once those are committed (A5)."""
-        if base + count <= self.committed_end:
+        base, time_us = original.base_offset, original.append_time_us
+        end = base + original.count
+        if end <= self.committed_end:
             sink.appended(token, base, time_us)
         else:
-            self._repeats.append((base + count, sink, token, base, time_us, started))
+            self._repeats.append((end, sink, token, base, time_us, started, frame))
 
     @property
     def is_idle(self) -> bool:
         """Nothing is queued, being written, or waiting for an answer."""
         return not self._waiting and self.committed_end == self.end_offset
+
+    @property
+    def waiting_since(self) -> float | None:
+        """When the first append came that is not committed yet; None if all are."""
+        return self._waiting[0][5] if self._waiting else None
 
     # Flushing: what `GroupCommit` does with it.
 
@@ -176,14 +203,16 @@ class Segment:
         if self.failure is not None or self._let_go:
             # Let go of: what the `interval` policy still wanted synced was synced on the way out.
             return None
-        if self._buffers and not self._leases.holds(self.identity.key):
-            self.fail(self._leases.rejection(self.identity.key))
+        if self._buffers and not self._may_write():
             return None
         buffers, self._buffers = self._buffers, []
         size = sum(map(len, buffers))
         if buffers:
-            self.tail.add(self._bases, buffers, size)
-            self._bases = []
+            bases, self._bases = self._bases, []
+            self.tail.add(bases, buffers, size)
+            if self.replication is not None:
+                self._ends.append((self.end_offset, self.position))
+                self.replication.taken(bases[0], buffers, size)
         if self.policy is FsyncPolicy.FSYNC:
             self._durable_when_written = self.end_offset
         checkpoint = self._checkpoint_due()
@@ -199,6 +228,12 @@ class Segment:
         )
         self._jobs += 1
         return job
+
+    def _may_write(self) -> bool:
+        if self._leases.holds(self.identity.key):
+            return True
+        self.fail(self._leases.rejection(self.identity.key))
+        return False
 
     def _next_allocation(self) -> int:
         """Reserve space ahead of the log: appends then change no file size, which makes a sync cheaper."""
@@ -234,8 +269,24 @@ class Segment:
             self.unsynced = not job.sync and self.policy is FsyncPolicy.INTERVAL
             if job.sync and self.policy is not FsyncPolicy.FSYNC:
                 self._durable_when_written = job.end_offset
-            self._commit(job.end_offset, job.end_position)
+            self.durable_end, self.durable_position = job.end_offset, job.end_position
+            self._is_durable(job.end_offset, job.end_position)
         self._close_if_idle()
+
+    def _is_durable(self, end_offset: int, end_position: int) -> None:
+        if self.replication is None:
+            self._commit(end_offset, end_position)
+        else:
+            self.replication.own_synced()
+
+    def commit_to(self, end_offset: int) -> None:
+        """Enough replicas have it up to here: commit what is durable here too, in whole cycles."""
+        end_offset = min(end_offset, self.durable_end)
+        end: tuple[int, int] | None = None
+        while self._ends and self._ends[0][0] <= end_offset:
+            end = self._ends.popleft()
+        if end is not None and self.failure is None:
+            self._commit(*end)
 
     def _commit(self, end_offset: int, end_position: int) -> None:
         invariant(end_offset >= self.committed_end, "the committed end never goes back")
@@ -246,7 +297,7 @@ class Segment:
         observe = self._commits.metrics.observe_appends
         observe(waiting, end_offset)
         while waiting and waiting[0][0] <= end_offset:
-            _, sink, token, base, time_us, _ = waiting.popleft()
+            _, sink, token, base, time_us, _, _ = waiting.popleft()
             self.committed_append_time_us = time_us
             sink.appended(token, base, time_us)
         if self._repeats:
@@ -256,7 +307,7 @@ class Segment:
     def _answer_repeats(self) -> None:
         still: list[Waiting] = []
         for waiting in self._repeats:
-            end, sink, token, base, time_us, _ = waiting
+            end, sink, token, base, time_us, _, _ = waiting
             if end <= self.committed_end:
                 sink.appended(token, base, time_us)
             else:
@@ -286,8 +337,18 @@ class Segment:
         assert error is not None
         waiting, repeats = self._waiting, self._repeats
         self._waiting, self._repeats = deque(), []
-        for _, sink, token, _, _, _ in (*waiting, *repeats):
+        for _, sink, token, _, _, _, _ in (*waiting, *repeats):
             sink.refused(token, error.again())
+
+    def settle(self, sealed_end: int) -> list[Waiting]:
+        """Somebody else has sealed this segment: what waits below its end is in the log, and is told so. The
+        rest is returned in its order, for the next segment; repeats of it too, behind what they repeat (H2)."""
+        waiting = [*self._waiting, *self._repeats]
+        self._waiting, self._repeats = deque(), []
+        for end, sink, token, base, time_us, _, _ in waiting:
+            if end <= sealed_end:
+                sink.appended(token, base, time_us)
+        return [one for one in waiting if one[0] > sealed_end]
 
     def checkpoint_soon(self) -> None:
         """Let the next cycle write a checkpoint, if enough came since the last one to be worth it."""
@@ -318,6 +379,12 @@ class Segment:
             self._closing = self._let_go = True
             self._close_if_idle()
 
+    async def settled(self) -> None:
+        """Nothing is being written or read any more."""
+        while self._jobs:
+            self._settled = asyncio.get_running_loop().create_future()
+            await self._settled
+
     def hold(self) -> None:
         """A reader is about to use the file in another thread."""
         self._jobs += 1
@@ -327,6 +394,8 @@ class Segment:
         self._close_if_idle()
 
     def _close_if_idle(self) -> None:
+        if self._jobs == 0 and self._settled is not None and not self._settled.done():
+            self._settled.set_result(None)
         if self._closing and self._jobs == 0:
             self._closing = False
             self.tail.clear()

@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from typing import NamedTuple
 
 import msgspec
 
@@ -125,10 +126,16 @@ def encode_block(checkpoint: Checkpoint) -> bytes:
     return _BLOCK.pack(_MAGIC, len(payload), crc32c(payload)) + payload
 
 
-def read_blocks(file: File) -> tuple[list[Checkpoint], int]:
-    """Every intact checkpoint from the start, and where the next block is to be written."""
+class Block(NamedTuple):
+    checkpoint: Checkpoint
+    end: int
+    """Where the next block begins."""
+
+
+def read_blocks(file: File) -> list[Block]:
+    """Every intact checkpoint from the start."""
     data = file.read(file.size(), 0)
-    found: list[Checkpoint] = []
+    found: list[Block] = []
     position = 0
     while len(data) - position >= _BLOCK.size:
         magic, size, crc = _BLOCK.unpack_from(data, position)
@@ -139,6 +146,6 @@ def read_blocks(file: File) -> tuple[list[Checkpoint], int]:
             checkpoint = msgspec.msgpack.decode(payload, type=Checkpoint)
         except (msgspec.DecodeError, ValueError):
             break
-        found.append(checkpoint)
         position += _BLOCK.size + size
-    return found, position
+        found.append(Block(checkpoint, position))
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ister.errors import IsterError
+from ister.frame import Bytes
 
 
 class Sink(Protocol):
@@ -17,8 +18,9 @@ class Sink(Protocol):
     def refused(self, token: int, error: IsterError) -> None: ...
 
 
-Waiting = tuple[int, Sink, int, int, int, float]
-"""An append that is not committed yet: end offset, sink, token, base offset, append time, when it arrived.
+Waiting = tuple[int, Sink, int, int, int, float, Bytes]
+"""An append that is not committed yet: end offset, sink, token, base offset, append time, when it arrived, and
+its frame, which goes to the next leader if a survivor seals the segment before it (H2).
 
 A plain tuple, because one is made for every append.
 """

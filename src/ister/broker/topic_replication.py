@@ -1,0 +1,123 @@
+"""A topic whose open segment has other replicas: what is different for its leader.
+
+The leader sends what it takes to the followers, and commits what enough of them have. It is the leader for as long
+as its process lives and its disk works: after a restart, a failed write, a fence, or too long without enough
+followers, it takes nothing more and acknowledges nothing more, and a recovery ends the segment (A3, H4). What it had
+admitted is then in the log, and is acknowledged; or it is not, and goes to the next leader before what came
+later (H2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from ister.broker import handoff as steps
+from ister.broker.held import HeldAppend
+from ister.broker.topic_opening import OpenableTopic
+from ister.errors import SegmentFenced
+from ister.frame import FrameHeader, decode_header
+from ister.metadata.state import SegmentState
+from ister.protocol.peer import node_of
+from ister.protocol.replication import Replicated
+from ister.replication.leader import Leading
+from ister.wal.segment import Segment
+from ister.wal.sink import Waiting
+
+log = logging.getLogger("ister.broker.topic")
+
+
+class ReplicatedTopic(OpenableTopic):
+    _leading: Leading | None = None
+
+    def _run_soon(self, effects: list[steps.Effect]) -> None:
+        raise NotImplementedError
+
+    def _sealed_already(self, segment: Segment) -> list[steps.Effect] | None:
+        raise NotImplementedError
+
+    # Leading.
+
+    def _replicate(self, segment: Segment, state: SegmentState) -> None:
+        """A new segment: nothing was appended to it, here or anywhere."""
+        if len(state.replicas) > 1:
+            storage = self._storage
+            segment.replication = self._leading = Leading(
+                self.state.uid,
+                segment,
+                storage.member,
+                state.replicas,
+                storage.replication.streams,
+                storage.disk,
+                self._told_of_fence,
+            )
+
+    def _told_of_fence(self, answer: Replicated) -> None:
+        self.lose(f"a replica says that it is {answer.refusal} (recovery {answer.recovery})")
+
+    def recovery_began(self) -> None:
+        """The metadata says that somebody recovers the open segment."""
+        if self.leads:
+            coordinator = node_of(self.state.open_segment.coordinator)
+            self.lose(f"node {coordinator} has begun to recover it")
+
+    def lose(self, why: str) -> None:
+        """The open segment is not this process's to go on with (A3, H4)."""
+        segment = self._segment
+        if segment is None or segment.identity.uid != self.state.open_segment.uid:
+            return
+        effects = self._handoff.step(steps.Lost())
+        if effects:
+            log.warning("%s takes no more appends: %s", segment.identity.key, why)
+            self._stop_leading(segment, why)
+            self._run_soon(effects)
+
+    def _stop_leading(self, segment: Segment, why: str) -> None:
+        segment.stop(SegmentFenced(f"{segment.identity.key} takes no more appends: {why}"))
+        if self._leading is not None:
+            self._leading.close()
+            self._leading = None
+
+    def check_quorum(self, now: float) -> None:
+        """Whether what waits has waited too long for enough replicas."""
+        segment, timeout = self._segment, self._storage.quorum_timeout_seconds
+        if self._leading is not None and segment is not None and segment.failure is None:
+            since = segment.waiting_since
+            if since is not None and now - since > timeout:
+                self.lose(f"too few of its replicas answered for {timeout:g} s")
+
+    # Being recovered.
+
+    @property
+    def _is_lost(self) -> bool:
+        """Whether the open segment may have been appended to by an earlier process, or before a failure."""
+        state = self.state.open_segment
+        return len(state.replicas) > 1 and (state.log_exists or state.recovery > 0)
+
+    async def _await_recovery(self) -> None:
+        """Of a segment that an earlier process led: take part, and wait for the chain to change."""
+        turned = self._turned
+        self._storage.replication.recover(self.state.uid)
+        await turned.wait()
+
+    async def _await_seal(self, segment: Segment) -> list[steps.Effect]:
+        while not self.is_deleted and not self._stopping:
+            turned = self._turned
+            known = self._sealed_already(segment)
+            if known is not None:
+                await segment.settled()
+                assert self._handoff.end_offset is not None
+                self._send_on(segment.settle(self._handoff.end_offset))
+                return known
+            self._storage.replication.recover(self.state.uid)
+            await turned.wait()
+        return []
+
+    def _send_on(self, waiting: list[Waiting]) -> None:
+        """What was admitted and is past the sealed end: first among those that wait for the next leader."""
+        held: list[HeldAppend] = []
+        for _, sink, token, _, _, started, frame in waiting:
+            header = decode_header(frame)
+            assert isinstance(header, FrameHeader) and not isinstance(frame, bytes)
+            held.append(HeldAppend(frame, header, sink, token, started))
+        self._held.put_first(held, self.state.name)

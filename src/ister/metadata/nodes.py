@@ -1,0 +1,72 @@
+"""The nodes of a cluster as they are kept in the metadata, and who of them counts.
+
+Everything that is held or decided is a member's: a node with its disk. A node that comes back on another disk
+is not what its list entries mean (I2). Pure functions: applying a command calls them (R3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from ister.protocol.peer import member_of, node_of
+
+
+class NodeState(msgspec.Struct, array_like=True, frozen=True):
+    """A node as it last told of itself."""
+
+    node_id: int
+    disk_id: str
+    starts: int
+    peer_host: str
+    peer_port: int
+    client_host: str
+    client_port: int
+
+    @property
+    def member(self) -> int:
+        return member_of(self.node_id, self.disk_id)
+
+
+Nodes = Mapping[int, NodeState]
+"""By node id."""
+
+
+def is_active(nodes: Nodes, member: int) -> bool:
+    """Whether a node is in the cluster on this very disk, and has said where clients find it."""
+    node = nodes.get(node_of(member))
+    return node is not None and node.member == member and node.client_port > 0
+
+
+def inactive_among(nodes: Nodes, members: Iterable[int]) -> str:
+    """Which of these is not active, in words; empty if all are."""
+    for member in members:
+        if not is_active(nodes, member):
+            return f"node {node_of(member)} is not active on that disk"
+    return ""
+
+
+def why_not_placed(nodes: Nodes, leader: int, replicas: list[int]) -> str:
+    """Why no segment may be opened there; empty if one may (H1)."""
+    if leader not in replicas:
+        return f"node {node_of(leader)} is to lead, and is not among the replicas"
+    return named_twice(replicas) or inactive_among(nodes, replicas)
+
+
+def named_twice(replicas: list[int]) -> str:
+    """Which of these is there twice, and would count twice in a majority; empty if none is."""
+    for place, member in enumerate(replicas):
+        if member in replicas[:place]:
+            return f"node {node_of(member)} is named twice among the replicas"
+    return ""
+
+
+def why_not_proposer(nodes: Nodes, member: int, starts: int) -> str:
+    """Why what this start of a member has proposed counts no more; empty if it does."""
+    node = nodes.get(node_of(member))
+    if node is None or node.member != member:
+        return f"node {node_of(member)} is not in the cluster on the disk that proposed this"
+    if node.starts != starts:
+        return f"node {node.node_id} was started again after it proposed this"
+    return ""

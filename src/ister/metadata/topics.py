@@ -1,0 +1,101 @@
+"""Topics and the chains of their segments, as they are kept in the metadata.
+
+Msgpack arrays: a field's place is its identity, new ones are appended with a default. A snapshot from before
+they were there is read with the default.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import msgspec
+
+from ister.names import wal_key
+from ister.protocol.messages import TopicSettings
+from ister.wal.producers import ProducerRow
+
+
+class SegmentState(msgspec.Struct, array_like=True, gc=False):
+    """Outside the garbage collector's sight: there are many, they are in no cycle, and it would be slow."""
+
+    segment: int
+    uid: int
+    base_offset: int
+    leader: int
+    """A member: a node with its disk. One that comes back on another disk is not it (I2)."""
+    replicas: list[int]
+    """Members. Of an open segment they never change (F4); the list is replaced, not edited."""
+    opened_at_us: int
+    carried_producers: list[ProducerRow]
+    """What the seal before this one brought; dropped when this one is sealed."""
+    carried_append_time_us: int
+    log_exists: bool = False
+    end_offset: int | None = None
+    end_position: int = 0
+    last_append_time_us: int = 0
+    sealed_by: int = 0
+    sealed_at_us: int = 0
+    recovery: int = 0
+    """The index of the last `BeginRecovery`; 0 if nobody has begun one. Kept after the seal, for people."""
+    coordinator: int = 0
+    """The member that began it: the only one that may seal."""
+    lost_from: int | None = None
+    """The rest of this segment's offsets, from here on, was given up by an operator (F6). What a replica that
+    comes back has of them is set aside and reported, never cut."""
+
+    @property
+    def is_sealed(self) -> bool:
+        return self.end_offset is not None
+
+    @property
+    def data_end(self) -> int | None:
+        """Where the records end that a replica must have: short of the seal if the rest was given up."""
+        return self.end_offset if self.lost_from is None else self.lost_from
+
+
+class LostRange(msgspec.Struct, array_like=True, frozen=True):
+    """Offsets that were given out and whose records, if there were any, nobody can have (F6)."""
+
+    from_offset: int
+    end_offset: int
+    segment: int
+    at_us: int
+
+
+class TopicState(msgspec.Struct, array_like=True):
+    name: str
+    uid: int
+    settings: TopicSettings
+    created_at_us: int
+    segments: list[SegmentState]
+    """Those not trimmed, in order; the last one is open."""
+    start_offset: int = 0
+    get_owner: int = 0
+    """The member that hands out records to GET; 0 until the first GET (S5)."""
+    get_epoch: int = 0
+    get_offset: int = 0
+    """Where GET goes on after a crash of its owner: the next offset (S4)."""
+    lost: list[LostRange] = []
+    """What was given up, oldest first; the newest ones, trimmed or not. The segments have their own marks."""
+
+    @property
+    def open_segment(self) -> SegmentState:
+        return self.segments[-1]
+
+    def key_of(self, segment: SegmentState) -> str:
+        return wal_key(self.name, segment.segment)
+
+    def segment(self, number: int) -> SegmentState | None:
+        """The segment with this number; None if it was trimmed or is not there yet."""
+        place = number - self.segments[0].segment
+        return self.segments[place] if 0 <= place < len(self.segments) else None
+
+    def holding(self, offset: int) -> SegmentState | None:
+        """The segment that holds `offset`, or will once it is written."""
+        # Empty sealed segments share their base with the next one: the last of them is the one.
+        place = bisect_right(self.segments, offset, key=_base_of) - 1
+        return self.segments[place] if place >= 0 else None
+
+
+def _base_of(segment: SegmentState) -> int:
+    return segment.base_offset

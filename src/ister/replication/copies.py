@@ -1,0 +1,244 @@
+"""The copies that this node keeps of other nodes' segments, and what a recovery asks of any copy, its own too.
+
+By segment uid: the follower that takes the leader's frames, the fence that ended that. A fence is answered when
+nothing is being written to the log any more, what is in it is durable (P2), and the promise is (F2); a lower number
+than the last one promised, or than the metadata knows, is refused (F1), and so is one for a segment that is sealed.
+
+Fault model: requests come twice, late, and for segments that this node has not heard of yet; the node may stop at
+any line, and then only what is on disk was promised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from ister.callers import Caller
+from ister.errors import BadRequest, CorruptSegment, IsterError, SegmentFenced, UnknownTopic
+from ister.io.disk import Disk
+from ister.metadata.state import SegmentState, TopicState
+from ister.metadata.store import MetadataStore
+from ister.protocol.codec import decode_header, encode_header
+from ister.protocol.peer import PeerKind
+from ister.protocol.replication import Fence, FenceAnswer, Refusal, Replicate
+from ister.replication.fences import read_fence, write_fence
+from ister.replication.follower import Follower
+from ister.wal.followed import FollowedSegment
+from ister.wal.group_commit import GroupCommit
+from ister.wal.leases import Leases
+from ister.wal.recovery import Recovered, SegmentIdentity, create, recover
+from ister.wal.segment import FsyncPolicy
+from ister.wal.tail import HotTail
+
+log = logging.getLogger("ister.replication.copies")
+
+APPLY_SECONDS = 3.0
+"""How long a message waits for this node to hear of the segment that it is about."""
+
+
+class Place(NamedTuple):
+    """A segment, where the metadata has it."""
+
+    topic: TopicState
+    segment: SegmentState
+    identity: SegmentIdentity
+
+
+class Leader(Protocol):
+    """The part of the node that appends to segments."""
+
+    async def stop_leading(self, segment_uid: int) -> int:
+        """Take no more appends to this segment, wait for what is being written, let go of the files. Returns
+        what it knows to be committed."""
+        ...
+
+    def follower_committed(self, topic_uid: int) -> None:
+        """More of a segment that is followed here may be read."""
+        ...
+
+
+class Copies:
+    def __init__(
+        self,
+        member: int,
+        disk: Disk,
+        metadata: MetadataStore,
+        commits: GroupCommit,
+        leases: Leases,
+        hot: HotTail,
+        leader: Leader,
+        identity_of: Callable[[TopicState, SegmentState], SegmentIdentity],
+    ) -> None:
+        self._member = member
+        self._disk = disk
+        self._metadata = metadata
+        self._commits = commits
+        self._leases = leases
+        self._hot = hot
+        self._leader = leader
+        self._identity_of = identity_of
+        self._followers: dict[int, Follower] = {}
+        self._busy: dict[int, asyncio.Lock] = {}
+        """Of segments that somebody fences, copies or cuts: one at a time."""
+        self._commit_known: dict[int, int] = {}
+
+    # Where things are.
+
+    async def find(self, topic_uid: int, segment_uid: int, index: int) -> Place:
+        """The segment, once this node has applied the metadata up to `index`."""
+        await self._metadata.wait_applied(index, APPLY_SECONDS)
+        place = self.place(topic_uid, segment_uid)
+        if place is None:
+            raise UnknownTopic(f"there is no segment {segment_uid} of topic {topic_uid} any more")
+        return place
+
+    def place(self, topic_uid: int, segment_uid: int) -> Place | None:
+        topic = self._metadata.state.topic_by_uid(topic_uid)
+        if topic is None:
+            return None
+        found = next((one for one in reversed(topic.segments) if one.uid == segment_uid), None)
+        return Place(topic, found, self._identity_of(topic, found)) if found is not None else None
+
+    def follower(self, segment_uid: int) -> FollowedSegment | None:
+        """The log of a segment that is followed here, for readers."""
+        found = self._followers.get(segment_uid)
+        return found.log if found is not None and found.refusal is None else None
+
+    # Following.
+
+    def received(self, caller: Caller, header: bytes, payload: bytes) -> None:
+        message = decode_header(Replicate, header)
+        follower = self._followers.get(message.segment_uid)
+        if follower is None:
+            follower = self._followers[message.segment_uid] = Follower(
+                message.segment_uid,
+                lambda made: asyncio.get_running_loop().create_task(self._open(made, message)),
+                lambda: self._leader.follower_committed(message.topic_uid),
+            )
+        follower.received(caller, message, payload)
+
+    async def _open(self, follower: Follower, message: Replicate) -> FollowedSegment:
+        async with self._lock(message.segment_uid):
+            place = await self.find(message.topic_uid, message.segment_uid, message.segment_uid)
+            state = place.segment
+            if self._member not in state.replicas or state.leader == self._member:
+                raise UnknownTopic(f"this node does not follow {place.identity.key}")
+            if state.is_sealed or state.recovery:
+                raise SegmentFenced(f"{place.identity.key} is sealed, or being recovered")
+            recovered = await self._disk.run(lambda: _open_copy(self._disk, place))
+            return FollowedSegment(
+                place.identity,
+                recovered,
+                owner=follower,
+                leases=self._leases,
+                commits=self._commits,
+                tail=self._hot.of_segment(),
+                policy=FsyncPolicy(place.topic.settings.fsync),
+            )
+
+    def _lock(self, segment_uid: int) -> asyncio.Lock:
+        return self._busy.setdefault(segment_uid, asyncio.Lock())
+
+    # What a recovery asks.
+
+    async def serve(self, kind: int, header: bytes) -> bytes:
+        match kind:
+            case PeerKind.FENCE:
+                return encode_header(await self.fence(decode_header(Fence, header)))
+        raise BadRequest(f"there is no request of kind {kind} about a segment's copy")
+
+    async def fence(self, request: Fence) -> FenceAnswer:
+        place = await self.find(request.topic_uid, request.segment_uid, request.recovery)
+        state, key = place.segment, place.identity.key
+        if state.is_sealed:
+            raise SegmentFenced(f"{key} is sealed at {state.end_offset}")
+        if state.recovery > request.recovery:
+            raise SegmentFenced(f"recovery {request.recovery} of {key} is over: {state.recovery} has begun")
+        if self._member not in state.replicas:
+            raise UnknownTopic(f"this node, on this disk, has no copy of {key}")
+        commit = await self._stop(place, request.recovery)
+        async with self._lock(request.segment_uid):
+            is_leader = state.leader == self._member
+            found = await self._disk.run(lambda: _fence(self._disk, place, request.recovery, is_leader))
+        log.info(
+            "fenced",
+            extra={
+                "fields": {
+                    "segment": key,
+                    "recovery": request.recovery,
+                    "end": found.end_offset,
+                    "in_doubt": found.in_doubt,
+                }
+            },
+        )
+        return FenceAnswer(found.end_offset, found.position, found.in_doubt, commit)
+
+    async def _stop(self, place: Place, recovery: int) -> int:
+        """Nothing is taken any more, and nothing is being written. Returns what is known to be committed."""
+        uid = place.segment.uid
+        commit = self._commit_known.get(uid, 0)
+        if place.segment.leader == self._member:
+            commit = max(commit, await self._leader.stop_leading(uid))
+        follower = self._followers.get(uid)
+        if follower is not None:
+            follower.refuse(Refusal.FENCED, recovery)
+            await follower.close()
+            if follower.log is not None:
+                commit = max(commit, follower.log.known_commit)
+        self._commit_known[uid] = commit
+        return commit
+
+    # The end of a segment.
+
+    async def sealed(self, place: Place) -> None:
+        """The metadata has sealed a segment that was followed here: the stream has nothing more to bring."""
+        follower = self._followers.pop(place.segment.uid, None)
+        if follower is not None:
+            follower.refuse(Refusal.SEALED, 0)
+            await follower.close()
+
+    async def forget(self, segment_uids: set[int]) -> None:
+        """These are gone from the metadata."""
+        for uid in segment_uids & self._followers.keys():
+            follower = self._followers.pop(uid)
+            follower.refuse(Refusal.UNKNOWN, 0)
+            await follower.close()
+
+    async def close(self) -> None:
+        for follower in list(self._followers.values()):
+            follower.refuse(Refusal.STORAGE, 0)
+            await follower.close()
+        self._followers.clear()
+
+
+def _open_copy(disk: Disk, place: Place) -> Recovered:
+    """The log of a segment that another node leads, to go on with it; a new one if there is none."""
+    identity, state = place.identity, place.segment
+    fence = read_fence(disk, identity.path)
+    if fence:
+        raise SegmentFenced(f"{identity.key} was fenced by recovery {fence}")
+    carried, time_us = state.carried_producers, state.carried_append_time_us
+    disk.make_directory(identity.path.rpartition("/")[0])
+    if disk.exists(identity.path + ".log"):
+        return recover(disk, identity, carried, time_us, is_follower=True)
+    return create(disk, identity, carried, time_us)
+
+
+def _fence(disk: Disk, place: Place, recovery: int, is_leader: bool) -> Recovered:
+    """Make what is there durable, and the promise. The promise comes first: a crash in between is no harm."""
+    identity, state = place.identity, place.segment
+    disk.make_directory(identity.path.rpartition("/")[0])
+    write_fence(disk, identity.path, recovery)
+    carried, time_us = state.carried_producers, state.carried_append_time_us
+    if not disk.exists(identity.path + ".log"):
+        if is_leader and state.log_exists:
+            raise CorruptSegment(f"the log of {identity.key} was here, and is not")
+        recovered = create(disk, identity, carried, time_us)
+    else:
+        recovered = recover(
+            disk, identity, carried, time_us, is_follower=not is_leader, is_replicated=True
+        )
+    recovered.close()
+    return recovered

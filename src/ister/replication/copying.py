@@ -1,0 +1,302 @@
+"""Bringing a log up to an offset from another replica: for a recovery, after a seal, for repair.
+
+Fault model: the source may send anything: nothing, half a frame, rotten bytes, another segment's frames, a
+gap, more than was asked for. The disk here may fail or fill up, and process or power be lost at any step.
+
+What holds:
+- A frame is written here only after its checksums, its segment and its place were checked. The log is always
+  a prefix of the source's, byte for byte; what is there when all stops is where the next attempt goes on.
+- A copy is done when all of it is durable. What was not synced well is not synced again to ask (P1): the next
+  attempt opens the log through recovery, which writes it anew.
+- A corrupt copy is replaced as a whole: a crash leaves the old log or the new one.
+- Nobody is sent a frame whose body was not checked here first: a corrupt copy is never a source.
+
+Errors: `CorruptFrame` is the source's fault, and names it; `CorruptSegment` is damage here; `StorageFailed`
+is this disk. What `Source.read` raises goes through. A log has one owner at a time: copies, cuts and appends
+of one segment never run at once. Whoever has a log open that is replaced goes on seeing the old one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from ister.errors import CorruptFrame, CorruptSegment, StorageFailed
+from ister.frame import Bytes, Corrupt, Frame, FrameHeader, Incomplete, decode
+from ister.io.clock import Clock
+from ister.io.disk import Disk, File, parent
+from ister.replication.background import Throttle, run_to_end
+from ister.wal.producers import ProducerRow, ProducerTable
+from ister.wal.reader import plan_read
+from ister.wal.recovery import Recovered, SegmentIdentity, create, recover, uid_of
+from ister.wal.side_file import CHECKPOINT_INTERVAL_BYTES, SparseIndex
+
+CHUNK_BYTES = 1024 * 1024
+ASIDE = ".copy"
+_FRAME_LIMIT = 1 << 31
+_SOURCE_HINT = "Nothing of this was kept. The copy is tried again, from another replica where there is one."
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a copy comes from."""
+
+    name: str
+    """For people: which node it is."""
+    read: Callable[[int, int], Awaitable[Bytes]]
+    """Whole frames from an offset on, of at most so many bytes, or one frame if that is larger."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The log that is to be here: which, how far, and what the seal before it brought."""
+
+    identity: SegmentIdentity
+    end_offset: int
+    carried: list[ProducerRow]
+    last_append_time_us: int
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A log that is durable here up to the offset asked for, and what it knows there."""
+
+    end_offset: int
+    end_position: int
+    producers: ProducerTable
+    last_append_time_us: int
+    copied_bytes: int = 0
+    """How much of it came from the source now."""
+
+
+async def copy_log(
+    disk: Disk, clock: Clock, wanted: Wanted, source: Source, *, bytes_per_second: int = 0
+) -> Copied:
+    """Bring the log here up to the end wanted. One that is longer stays so: only a seal cuts (F3)."""
+    state = await _on_disk(disk, wanted, lambda: _open_or_create(disk, wanted), _close)
+    if state.end_offset > wanted.end_offset:
+        _close(state)
+        return await _on_disk(disk, wanted, lambda: _clipped(disk, wanted))
+    try:
+        return await _fill(disk, clock, wanted, state, source, bytes_per_second)
+    finally:
+        _close(state)
+
+
+async def replace_copy(
+    disk: Disk, clock: Clock, wanted: Wanted, source: Source, *, bytes_per_second: int = 0
+) -> Copied:
+    """Pull all of the log into files aside, and put them in the place of those that are here."""
+    aside = replace(wanted, identity=replace(wanted.identity, path=wanted.identity.path + ASIDE))
+    state = await _on_disk(disk, wanted, lambda: _create_aside(disk, aside), _close)
+    try:
+        try:
+            copied = await _fill(disk, clock, aside, state, source, bytes_per_second)
+        finally:
+            _close(state)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the next attempt removes them
+            await run_to_end(disk, lambda: _remove_logs(disk, aside.identity.path))
+        raise
+    await _on_disk(disk, wanted, lambda: _put_in_place(disk, aside.identity.path, wanted.identity.path))
+    return copied
+
+
+def read_frames(
+    file: File,
+    index: SparseIndex,
+    key: str,
+    limit_position: int,
+    limit_offset: int,
+    offset: int,
+    max_bytes: int,
+) -> bytes:
+    """Whole frames from `offset` on for another replica, each checked here; none at the limit. Blocking.
+
+    The limit is where this log ends for the one who asks: a frame's end, as position and offset.
+    """
+    if offset >= limit_offset:
+        return b""
+    plan = plan_read(key, file, index, limit_position, limit_offset, offset, max_bytes)
+    try:
+        data = b"".join(plan.run().buffers)
+    except OSError as error:
+        raise CorruptSegment(f"segment {key} cannot be read at offset {offset}: {error}") from error
+    position, expected = 0, offset
+    while position < len(data):
+        found = decode(data, position, limit=_FRAME_LIMIT)
+        if not isinstance(found, Frame):
+            reason = _what_is_wrong(found)
+        elif position and found.header.base_offset != expected:
+            reason = f"a frame at offset {found.header.base_offset} follows"
+        else:
+            position += found.header.size
+            expected = found.header.end_offset
+            continue
+        raise CorruptSegment(
+            f"segment {key} is damaged, offsets from {expected} on cannot be copied from here: {reason}"
+        )
+    return data
+
+
+# Opening and closing.
+
+
+def _open_or_create(disk: Disk, wanted: Wanted) -> Recovered:
+    identity = wanted.identity
+    if disk.exists(identity.path + ".log"):
+        return recover(disk, identity, wanted.carried, wanted.last_append_time_us, is_follower=True)
+    directory = parent(identity.path)
+    disk.make_directory(directory)
+    # Checkpoints of a log that is gone would speak of the new one after a crash.
+    disk.remove(identity.path + ".side")
+    disk.sync_directory(directory)
+    return create(disk, identity, wanted.carried, wanted.last_append_time_us)
+
+
+def _create_aside(disk: Disk, aside: Wanted) -> Recovered:
+    disk.make_directory(parent(aside.identity.path))
+    _remove_logs(disk, aside.identity.path)
+    return _open_or_create(disk, aside)
+
+
+def _clipped(disk: Disk, wanted: Wanted) -> Copied:
+    """What a longer log, which was made durable when it was opened, says at the end wanted."""
+    state = recover(
+        disk, wanted.identity, wanted.carried, wanted.last_append_time_us, sealed_end=wanted.end_offset
+    )
+    _close(state)
+    return _copied(state)
+
+
+def _copied(state: Recovered, copied_bytes: int = 0) -> Copied:
+    return Copied(state.end_offset, state.position, state.producers, state.last_append_time_us, copied_bytes)
+
+
+def _close(state: Recovered) -> None:
+    for file in (state.file, state.side):
+        with contextlib.suppress(OSError):  # what counts was synced
+            file.close()
+
+
+def _remove_logs(disk: Disk, path: str) -> None:
+    for suffix in (".log", ".side"):
+        disk.remove(path + suffix)
+
+
+def _put_in_place(disk: Disk, aside: str, path: str) -> None:
+    """After a crash at any step there is a whole log, with checkpoints of its own or none."""
+    directory = parent(path)
+    disk.remove(path + ".side")
+    disk.sync_directory(directory)
+    disk.rename(aside + ".log", path + ".log")
+    disk.sync_directory(directory)
+    disk.rename(aside + ".side", path + ".side")
+    disk.sync_directory(directory)
+
+
+async def _on_disk(
+    disk: Disk, wanted: Wanted, work: Callable[[], T], undo: Callable[[T], None] | None = None
+) -> T:
+    try:
+        return await run_to_end(disk, work, undo)
+    except OSError as error:
+        raise StorageFailed(
+            f"segment {wanted.identity.key} cannot be copied to {disk.location}: {error}",
+            hint="Check free space and the kernel's log on this node; the copy is tried again.",
+        ) from error
+
+
+# Filling.
+
+
+async def _fill(
+    disk: Disk, clock: Clock, wanted: Wanted, state: Recovered, source: Source, bytes_per_second: int
+) -> Copied:
+    throttle = Throttle(clock, bytes_per_second)
+    growing = _GrowingLog(wanted, state, source.name)
+    started = state.position
+    while state.end_offset < wanted.end_offset:
+        data = await source.read(state.end_offset, CHUNK_BYTES)
+        await _on_disk(disk, wanted, lambda data=data: growing.append(data))  # type: ignore[misc]
+        if state.end_offset < wanted.end_offset:
+            await throttle.passed(len(data))
+    await _on_disk(disk, wanted, growing.finish)
+    return _copied(state, state.position - started)
+
+
+class _GrowingLog:
+    """The blocking half: checks what came, writes it, and syncs it now and then."""
+
+    def __init__(self, wanted: Wanted, state: Recovered, source_name: str) -> None:
+        self._wanted = wanted
+        self._state = state
+        self._source_name = source_name
+        self._synced = state.position
+
+    def append(self, data: Bytes) -> None:
+        state = self._state
+        headers = self._checked(data)
+        try:
+            state.file.write([data], state.position)
+        except OSError:
+            with contextlib.suppress(OSError):  # a part of it may be there: recovery would cut it too
+                state.file.truncate(state.position)
+            raise
+        for header in headers:
+            state.take(header)
+        if state.position - self._synced >= CHECKPOINT_INTERVAL_BYTES:
+            self._sync()
+
+    def finish(self) -> None:
+        """Nothing more comes: give reserved space back, make all of it durable, and quick to open."""
+        state = self._state
+        if state.file.size() > state.position:
+            state.file.truncate(state.position)
+        self._sync()
+
+    def _sync(self) -> None:
+        self._state.file.sync()
+        if self._state.position > self._synced:
+            self._synced = self._state.position
+            self._state.checkpoint()
+
+    def _checked(self, data: Bytes) -> list[FrameHeader]:
+        """The frames that came, if each of them is intact and has its place right here."""
+        headers: list[FrameHeader] = []
+        position, expected = 0, self._state.end_offset
+        if not len(data):
+            raise self._wrong(expected, "it sent nothing")
+        while position < len(data):
+            found = decode(data, position, limit=_FRAME_LIMIT)
+            if not isinstance(found, Frame):
+                raise self._wrong(expected, _what_is_wrong(found))
+            header = found.header
+            if uid_of(header) != self._wanted.identity.uid:
+                raise self._wrong(expected, f"a frame of segment {uid_of(header)} was among them")
+            if header.base_offset != expected:
+                raise self._wrong(expected, f"a frame at offset {header.base_offset} came")
+            if header.end_offset > self._wanted.end_offset:
+                raise self._wrong(
+                    expected, f"a frame reaches to {header.end_offset}, past {self._wanted.end_offset}"
+                )
+            headers.append(header)
+            position += header.size
+            expected = header.end_offset
+        return headers
+
+    def _wrong(self, offset: int, reason: str) -> CorruptFrame:
+        identity = self._wanted.identity
+        return CorruptFrame(
+            f"{self._source_name} sent no good frame of segment {identity.key} (uid {identity.uid}) for "
+            f"offset {offset}: {reason}",
+            hint=_SOURCE_HINT,
+        )
+
+
+def _what_is_wrong(found: Incomplete | Corrupt) -> str:
+    return found.reason if isinstance(found, Corrupt) else f"{found.missing} bytes of a frame are missing"

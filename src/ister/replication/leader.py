@@ -1,0 +1,259 @@
+"""The leader's side of a replicated segment: frames out to the followers, the commit point in.
+
+What a commit cycle takes is sent on before it is written here. A follower that is not up to date gets what it
+lacks from the hot tail or the file, at most a window at a time; nothing is kept in memory for it.
+
+Fault model: connections break and come back, followers are slow, restarted, or gone; answers are late. One that says
+that it is fenced or sealed is believed at once: this segment is then somebody else's to end (H4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from ister.errors import CorruptSegment
+from ister.frame import base_and_count
+from ister.io.disk import Disk
+from ister.peers import Peers
+from ister.protocol.codec import decode_header, encode_header
+from ister.protocol.peer import node_of
+from ister.protocol.replication import Refusal, Replicate, Replicated
+from ister.replication.progress import Progress
+from ister.wal.reader import plan_read
+from ister.wal.segment import Segment
+from ister.wal.tail import Bytes
+
+log = logging.getLogger("ister.replication.leader")
+
+WINDOW_BYTES = 8 * 1024 * 1024
+"""What may be under way to one follower of one segment."""
+MESSAGE_BYTES = 1024 * 1024
+"""What a follower that is behind is sent at a time."""
+TELL_SECONDS = 0.05
+"""After so long followers are told of a commit point, if nothing that is sent tells them (F5)."""
+NO_LIMIT = 1 << 62
+
+
+class Leading:
+    """One open segment that this node leads, and that has other replicas. A segment's `Replication`."""
+
+    def __init__(
+        self,
+        topic_uid: int,
+        segment: Segment,
+        own: int,
+        replicas: Sequence[int],
+        streams: Streams,
+        disk: Disk,
+        on_fenced: Callable[[Replicated], None],
+    ) -> None:
+        self.segment = segment
+        self.uid = segment.identity.uid
+        self.followers = [member for member in replicas if member != own]
+        self.progress = Progress(own, replicas, segment.durable_end)
+        self._topic_uid = topic_uid
+        self._streams = streams
+        self._disk = disk
+        self._on_fenced = on_fenced
+        self._told_due: asyncio.TimerHandle | None = None
+        self._catching_up: dict[int, asyncio.Task[None]] = {}
+        self._closed = False
+        for member in self.followers:
+            streams.add(member, self)
+
+    # What the segment tells.
+
+    def taken(self, base_offset: int, buffers: Sequence[Bytes], size: int) -> None:
+        for member in self.followers:
+            if size <= MESSAGE_BYTES and self._may_send(member, base_offset, size):
+                self._send(member, base_offset, self.segment.end_offset, buffers, size)
+            elif member not in self._catching_up:
+                self._pump(member)
+
+    def own_synced(self) -> None:
+        self.progress.own_synced(self.segment.durable_end)
+        self._advance()
+        for member in self.followers:
+            self._pump(member)
+
+    # What the followers tell.
+
+    def connected(self, member: int) -> None:
+        """Ask where it ends. What it was sent on the last connection may have come or not."""
+        self.progress.connected(member)
+        if self.segment.durable_end == self.segment.identity.base_offset:
+            # Nothing was ever appended: there is nothing that it could have.
+            self.progress.answered(member, Replicated(self.uid, self.segment.durable_end))
+            return
+        self._send(member, self.progress.synced_end(member), 0, (), 0)
+
+    def disconnected(self, member: int) -> None:
+        self.progress.disconnected(member)
+
+    def answered(self, member: int, answer: Replicated) -> None:
+        if self._closed:
+            return
+        self.progress.answered(member, answer)
+        if answer.refusal in (Refusal.FENCED, Refusal.SEALED):
+            self._on_fenced(answer)
+            return
+        if answer.refusal not in (Refusal.NONE, Refusal.GAP):
+            log.warning(
+                "node %d does not follow %s: %s", node_of(member), self.segment.identity.key, answer.refusal
+            )
+        self._advance()
+        self._pump(member)
+
+    def has_room(self, member: int) -> None:
+        self._pump(member)
+
+    # Committing.
+
+    def _advance(self) -> None:
+        end = self.progress.commit_end
+        if end > self.segment.committed_end:
+            self.segment.commit_to(end)
+            if self._told_due is None and not self._closed:
+                self._told_due = asyncio.get_running_loop().call_later(TELL_SECONDS, self._tell)
+
+    def _tell(self) -> None:
+        self._told_due = None
+        end = self.segment.committed_end
+        for member in self.followers:
+            if self.progress.is_following(member) and self.progress.known_commit(member) < end:
+                self._send(member, self.progress.sent_end(member), 0, (), 0)
+
+    # Sending.
+
+    def _may_send(self, member: int, base_offset: int, size: int) -> bool:
+        progress = self.progress
+        return (
+            progress.is_following(member)
+            and progress.sent_end(member) == base_offset
+            and progress.in_flight(member) + size <= WINDOW_BYTES
+            and self._streams.has_room(member)
+        )
+
+    def _send(
+        self, member: int, base_offset: int, end_offset: int, frames: Sequence[Bytes], size: int
+    ) -> None:
+        commit = self.segment.committed_end
+        header = encode_header(Replicate(self._topic_uid, self.uid, base_offset, commit))
+        self._streams.send(member, header, frames, size)
+        if size:
+            self.progress.sent(member, end_offset, size, commit)
+        else:
+            self.progress.told(member, commit)
+
+    def _pump(self, member: int) -> None:
+        """Send what a follower lacks, as far as there is room."""
+        segment = self.segment
+        while not self._closed and member not in self._catching_up and self._streams.has_room(member):
+            offset = self.progress.wants(member, segment.end_offset, WINDOW_BYTES)
+            if offset is None:
+                return
+            frames = segment.tail.read(offset, NO_LIMIT, MESSAGE_BYTES)
+            if frames is None:
+                if offset < segment.durable_end:
+                    task = asyncio.get_running_loop().create_task(self._catch_up(member, offset))
+                    self._catching_up[member] = task
+                return
+            if not frames:
+                return  # what there is to send is taken, and sent, by the next cycle
+            self._send_read(member, offset, frames)
+
+    def _send_read(self, member: int, offset: int, frames: Sequence[Bytes]) -> None:
+        end = end_of(frames[-1])
+        self._send(member, offset, end, frames, sum(map(len, frames)))
+
+    async def _catch_up(self, member: int, offset: int) -> None:
+        """Read from the file what the hot tail no longer has."""
+        segment = self.segment
+        segment.hold()
+        try:
+            plan = plan_read(
+                segment.identity.key,
+                segment.file,
+                segment.index,
+                segment.durable_position,
+                segment.durable_end,
+                offset,
+                MESSAGE_BYTES,
+            )
+            found = await self._disk.run(plan.run)
+        except (OSError, CorruptSegment) as error:
+            log.error("%s cannot be read for node %d: %s", segment.identity.key, node_of(member), error)
+            return
+        finally:
+            segment.release()
+            del self._catching_up[member]
+        if not self._closed and self.progress.wants(member, segment.end_offset, WINDOW_BYTES) == offset:
+            size = sum(map(len, found.buffers))
+            self._send(member, offset, offset + found.records, found.buffers, size)
+        self._pump(member)
+
+    def close(self) -> None:
+        """The segment is sealed, fenced or gone: nothing more is sent, and answers are not looked at."""
+        self._closed = True
+        if self._told_due is not None:
+            self._told_due.cancel()
+        for member in self.followers:
+            self._streams.remove(member, self)
+
+
+def end_of(frame: Bytes) -> int:
+    base, count = base_and_count(frame)
+    return base + count
+
+
+class Streams:
+    """All that this node sends to followers, by node: which segments share a connection. `BulkListener`."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._by_member: dict[int, dict[int, Leading]] = {}
+        self._up: set[int] = set()
+
+    def add(self, member: int, leading: Leading) -> None:
+        self._by_member.setdefault(member, {})[leading.uid] = leading
+        link = self._peers.bulk(member)
+        if link is not None and member in self._up:
+            leading.connected(member)
+
+    def remove(self, member: int, leading: Leading) -> None:
+        self._by_member.get(member, {}).pop(leading.uid, None)
+
+    def has_room(self, member: int) -> bool:
+        link = self._peers.bulk(member)
+        return link is not None and link.has_room
+
+    def send(self, member: int, header: bytes, frames: Sequence[Bytes], size: int) -> None:
+        link = self._peers.bulk(member)
+        if link is not None:
+            link.send_frames(header, frames, size)
+
+    def connected(self, member: int) -> None:
+        self._up.add(member)
+        for leading in self._of(member):
+            leading.connected(member)
+            leading.has_room(member)
+
+    def disconnected(self, member: int) -> None:
+        self._up.discard(member)
+        for leading in self._of(member):
+            leading.disconnected(member)
+
+    def answered(self, member: int, header: bytes) -> None:
+        answer = decode_header(Replicated, header)
+        leading = self._by_member.get(member, {}).get(answer.segment_uid)
+        if leading is not None:
+            leading.answered(member, answer)
+
+    def room_made(self, member: int) -> None:
+        for leading in self._of(member):
+            leading.has_room(member)
+
+    def _of(self, member: int) -> list[Leading]:
+        return list(self._by_member.get(member, {}).values())

@@ -1,0 +1,110 @@
+"""A look at every byte of a sealed segment's log, at a rate: bit rot is found while there are other copies.
+
+Fault model: stored bytes may change, disappear, or not be readable at all. Each of these is a `Finding`, and
+never an end: the log must have every frame from its base to the sealed end, intact and without a gap.
+Bytes past the sealed end, and the side file, which is rebuilt from the log, are nobody's loss.
+
+The log must not be cut or replaced meanwhile: then what is found is of a file that is not there any more.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ister.errors import StorageFailed
+from ister.frame import Corrupt, Frame, Incomplete, decode
+from ister.io.clock import Clock
+from ister.io.disk import Disk, File
+from ister.replication.background import Throttle, run_to_end
+from ister.wal.recovery import SegmentIdentity, uid_of
+
+CHUNK_BYTES = 1024 * 1024
+_FRAME_LIMIT = 1 << 31
+
+
+@dataclass(frozen=True)
+class Finding:
+    """From here on the log cannot be read."""
+
+    offset: int
+    position: int
+    reason: str
+
+
+async def scrub_log(
+    disk: Disk, clock: Clock, identity: SegmentIdentity, sealed_end: int, *, bytes_per_second: int
+) -> Finding | None:
+    """The first damage, or None if the log is whole up to its end. May be cancelled after any chunk."""
+    try:
+        file = await run_to_end(disk, lambda: disk.open(identity.path + ".log"), File.close)
+    except FileNotFoundError:
+        if sealed_end == identity.base_offset:
+            return None
+        return Finding(identity.base_offset, 0, "there is no log")
+    except OSError as error:
+        raise StorageFailed(f"the log of segment {identity.key} cannot be opened: {error}") from error
+    scrub = _Scrub(file, identity, sealed_end)
+    throttle = Throttle(clock, bytes_per_second)
+    try:
+        while scrub.offset < sealed_end:
+            started = scrub.position
+            finding = await run_to_end(disk, scrub.check_chunk)
+            if finding is not None:
+                return finding
+            await throttle.passed(scrub.position - started)
+        return None
+    finally:
+        with suppress(OSError):
+            file.close()
+
+
+class _Scrub:
+    """How far it is; `check_chunk` blocks."""
+
+    def __init__(self, file: File, identity: SegmentIdentity, sealed_end: int) -> None:
+        self._file = file
+        self._identity = identity
+        self._sealed_end = sealed_end
+        self.offset = identity.base_offset
+        self.position = 0
+
+    def check_chunk(self) -> Finding | None:
+        """Check the next frames: those that lie in a chunk, or the next one if that is larger."""
+        try:
+            data = self._file.read(CHUNK_BYTES, self.position)
+            first = decode(data, limit=_FRAME_LIMIT)
+            while isinstance(first, Incomplete):
+                longer = self._file.read(len(data) + first.missing, self.position)
+                if len(longer) == len(data):
+                    return self._finding(f"the file ends {first.missing} bytes early")
+                data = longer
+                first = decode(data, limit=_FRAME_LIMIT)
+        except OSError as error:
+            return self._finding(f"it cannot be read: {error}")
+        return self._check(data, first)
+
+    def _check(self, data: bytes, found: Frame | Incomplete | Corrupt) -> Finding | None:
+        at = 0
+        while not isinstance(found, Incomplete):  # the rest of that one is in the next chunk
+            if isinstance(found, Corrupt):
+                return self._finding(found.reason)
+            header = found.header
+            if uid_of(header) != self._identity.uid:
+                return self._finding(f"a frame of segment {uid_of(header)}, and not of {self._identity.uid}")
+            if header.base_offset != self.offset:
+                return self._finding(f"a frame at offset {header.base_offset}, {self.offset} is next")
+            if header.end_offset > self._sealed_end:
+                return self._finding(
+                    f"a frame reaches to offset {header.end_offset}, the segment ends at {self._sealed_end}"
+                )
+            at += header.size
+            self.position += header.size
+            self.offset = header.end_offset
+            if self.offset == self._sealed_end:
+                break
+            found = decode(data, at, limit=_FRAME_LIMIT)
+        return None
+
+    def _finding(self, reason: str) -> Finding:
+        return Finding(self.offset, self.position, reason)
