@@ -9,7 +9,9 @@ import pytest
 from broker_helpers import RawClient
 from tests.cluster_world import CLIENT_PORT, World, WorldNode, run_story
 
-from ister.errors import NotLeader
+import ister
+from ister.client.reader import reading_key
+from ister.errors import CorruptSegment, NotLeader
 from ister.frame import frames_in
 from ister.metadata.commands import AnyCommand, Outcome, SealSegment
 from ister.protocol.codec import decode_header
@@ -174,3 +176,88 @@ def test_what_nobody_has_is_still_out_of_range() -> None:
             assert "it has 0 to 0" in refused.error.message
 
     run_story(story)
+
+
+async def cut_off_leader(world: World, log: ister.Log) -> tuple[str, WorldNode]:
+    """A topic whose leader hears and reaches none of its peers any more; its clients reach it."""
+    for name in (f"topic-{number}" for number in range(20)):
+        await log.append(name, [b"old"])
+        old = world.leader_of(name)
+        if old is not world.metadata_leader():
+            break
+    for node in world.up:
+        if node is not old:
+            world.network.partition(node.host, old.host)
+    return name, old
+
+
+async def go_there(log: ister.Log, name: str, node: WorldNode) -> None:
+    """As after a late answer that names this node as the one to ask."""
+    topic = f"default/{name}"
+    for key in (topic, reading_key(topic)):
+        log._routes.learned(key, node.node_id)
+        async with asyncio.timeout(30):
+            while (ready := log._routes.ready(key)) is None or ready.address.host != node.host:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+def test_i3_what_is_appended_and_read_after_a_topic_was_made_again_is_of_the_new_one() -> None:
+    """The leader of the old one has not heard that it is gone; its client knows better."""
+
+    async def story(world: World) -> None:
+        async with world.connect(1, 2, 3) as log:
+            name, old = await cut_off_leader(world, log)
+            await log.delete_topic(name)
+            assert old.topic(name).end_offset == 1, "it does not know"
+            made = await log.create_topic(name)
+            await go_there(log, name, old)
+            assert (await log.append(name, [b"new"])).base_offset == 0
+            await go_there(log, name, old)
+            assert [record.value async for record in log.read(name)] == [b"new"]
+            await go_there(log, name, old)
+            assert await log.offsets_at(name, "latest") == 1
+            assert (await log.describe_topic(name)).uid == made.uid
+
+    run_story(story)
+
+
+def test_i3_what_is_appended_after_a_topic_was_deleted_makes_it_anew() -> None:
+    async def story(world: World) -> None:
+        async with world.connect(1, 2, 3) as log:
+            name, old = await cut_off_leader(world, log)
+            await log.delete_topic(name)
+            await go_there(log, name, old)
+            assert (await log.append(name, [b"new"])).base_offset == 0
+            world.network.heal()
+            await world.settle()
+            assert [record.value async for record in log.read(name)] == [b"new"]
+
+    run_story(story)
+
+
+def test_a_start_with_old_metadata_does_not_call_what_was_trimmed_damaged() -> None:
+    async def story(world: World) -> None:
+        async with world.connect(1, 2, 3) as log:
+            for number in range(8):
+                await log.append("t", [b"%d" % number] * 4)
+        node = next(node for node in world.up if node.topic("t").state.segments[0].leader == node.member)
+        first = node.topic("t").state.segments[0]
+        assert first.end_offset is not None
+        # Its last life has removed the file; what it knew of the trimming was not in its journal yet.
+        path = f"segments/{node.topic('t').state.uid:016d}/{first.segment:08d}-{first.uid:016d}.log"
+        node.kill()
+        node.disk.mount().remove(path)
+        for other in world.up:
+            world.network.partition(node.host, other.host)
+        await node.start()
+        client = await world.network.host("raw").connect(RawClient, node.host, CLIENT_PORT)
+        assert isinstance(client, RawClient)
+        await client.greet()
+        refused = await client.ask(Kind.FETCH, Fetch("t", 0, 1 << 20))
+        assert isinstance(refused.error, NotLeader), f"it was told {refused.error!r}"
+        world.network.heal()
+        await world.settle()
+        damaged = await client.ask(Kind.FETCH, Fetch("t", 0, 1 << 20))
+        assert isinstance(damaged.error, CorruptSegment), "nothing was trimmed: now it knows"
+
+    run_story(story, segment_records=4)

@@ -188,10 +188,9 @@ class FakeBroker:
                 self.topic(create.topic, create=True)
                 return self.describe(create.topic)
             case m.Kind.DELETE_TOPIC:
-                name = codec.decode_header(m.DeleteTopic, header).topic
-                self.topic(name)
-                del self.topics[name]
-                return m.Empty()
+                return m.Deleted(
+                    was_there=bool(self.topics.pop(codec.decode_header(m.DeleteTopic, header).topic, None))
+                )
             case m.Kind.DESCRIBE_TOPIC:
                 return self.describe(codec.decode_header(m.DescribeTopic, header).topic)
             case m.Kind.ALTER_TOPIC:

@@ -119,6 +119,9 @@ class TwoWays:
     def learned(self, key: str, node_id: int) -> None:
         self.best = self.new
 
+    def known_index(self, topic: str) -> int:
+        return 0
+
 
 def test_what_is_under_way_on_the_old_connection_is_answered_before_the_new_one_is_used() -> None:
     async def main(loop: VirtualLoop) -> None:

@@ -105,13 +105,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.run", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--begin", type=int, default=0, help="how many of them to leave for the end")
     parser.add_argument("--seed", type=int, help="run this one alone")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--report", type=Path)
     options = parser.parse_args(arguments)
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    seeds = list(range(options.first_seed, options.first_seed + options.seeds))
+    seeds = seeds[options.begin :] + seeds[: options.begin]
     if options.seed is not None:
-        seeds = range(options.seed, options.seed + 1)
+        seeds = [options.seed]
     started = time.monotonic()
     verdicts: list[Verdict] = []
     for verdict in run_all(seeds, options.jobs):

@@ -388,13 +388,13 @@ class Broker:
         if not outcome.ok:
             raise UnknownTopic(f"topic {topic.state.name} was deleted meanwhile")
 
-    async def delete_topic(self, name: str, uid: int = 0) -> None:
-        """The topic that has the name now, or only the one with this uid."""
+    async def delete_topic(self, name: str, uid: int = 0) -> int:
+        """The topic that has the name now, or only the one with this uid; returns since which index."""
         topic = await self._find_current(name)
         if uid not in (0, topic.state.uid):
             raise UnknownTopic(f"topic {name} with uid {uid} was deleted; the one that is there is another")
         # One that is stale was deleted meanwhile: by another, or by an earlier attempt of this very call.
-        await self.metadata.propose(DeleteTopic(topic.state.uid))
+        return (await self.metadata.propose(DeleteTopic(topic.state.uid))).index
 
     async def _find_current(self, name: str) -> TopicLog:
         """The topic that has the name, by all that was committed anywhere before now."""

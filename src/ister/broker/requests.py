@@ -331,8 +331,13 @@ class Requests:
 
     async def _delete_topic(self, connection: Connection, correlation: int, header: bytes) -> None:
         request = decode_message(messages.DeleteTopic, header)
-        await self._broker.delete_topic(request.topic, request.uid)
-        self.respond(connection, correlation, messages.Empty())
+        try:
+            deleted = messages.Deleted(await self._broker.delete_topic(request.topic, request.uid))
+        except UnknownTopic:
+            if not request.uid:
+                raise
+            deleted = messages.Deleted(self._broker.metadata.state.applied_index, was_there=False)
+        self.respond(connection, correlation, deleted)
 
     async def _alter_topic(self, connection: Connection, correlation: int, header: bytes) -> None:
         request = decode_message(messages.AlterTopic, header)

@@ -16,7 +16,7 @@ from ister.broker.requests import Requests
 from ister.broker.text_connection import BrokerTextNode, TextConnection
 from ister.broker.text_service import TextService
 from ister.broker.topic_log import TopicLog
-from ister.errors import BadRequest, IsterError, Overloaded
+from ister.errors import BadRequest, IsterError, NotLeader, Overloaded, RequestTimeout
 from ister.frame import FrameHeader
 from ister.io.network import Listener, Network
 from ister.metrics import Counter, Gauge
@@ -225,6 +225,8 @@ class Server:
             try:
                 await broker.metadata.wait_applied(index, broker.config.max_held_ms / 1000)
                 broker.append(name, frame, found, connection, token, started)
+            except RequestTimeout as error:
+                connection.refused(token, NotLeader(f"nothing was appended: {error.message}"))
             except IsterError as error:
                 connection.refused(token, error)
 

@@ -138,12 +138,22 @@ class ReadableTopic:
             raise NotLeader(f"{self.state.key_of(state)} is on node {node_of(state.leader)}")
         try:
             return await self._storage.sealed.read(self._identity(state), state, offset, max_bytes)
-        except CorruptSegment:
+        except CorruptSegment as error:
             if self.is_deleted:
                 raise self._gone() from None
             if offset < self.state.start_offset:
                 raise self.out_of_range(offset, self.end_offset) from None  # trimmed while it was being read
+            self._check_is_current(error)
             raise
+
+    def _check_is_current(self, error: CorruptSegment) -> None:
+        """What is known here right after a start may be older than this node's last life, which has removed
+        what was trimmed or deleted: what is not there is called damaged only by who knows better."""
+        if not self._storage.may_lead.is_set():
+            raise NotLeader(
+                f"node {self._storage.node_id} was started and does not know yet what was trimmed since: "
+                f"{error.message}"
+            ) from error
 
     def out_of_range(self, offset: int, end: int) -> OffsetOutOfRange:
         start = self.state.start_offset
@@ -202,10 +212,11 @@ class ReadableTopic:
                     f"{state.last_append_time_us}, and has none from {time_us} on"
                 )
             return found
-        except CorruptSegment:
+        except CorruptSegment as error:
             if self.is_deleted:
                 raise self._gone() from None
             if state in self.state.segments:
+                self._check_is_current(error)
                 raise
             return None
 

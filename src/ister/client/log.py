@@ -36,6 +36,7 @@ from ister.protocol.messages import (
     ClusterAnswer,
     Control,
     CreateTopic,
+    Deleted,
     DeleteTopic,
     DescribeTopic,
     Empty,
@@ -104,6 +105,8 @@ class Log:
         self._request_timeout_s = request_timeout_s
         self._retry_deadline_s = retry_deadline_s
         self._sequencers: dict[str, Sequencer] = {}
+        self._retired: list[Sequencer] = []
+        """Of topics that were deleted; what was appended before may still be on its way."""
         self._producers: list[Producer] = []
 
     async def __aenter__(self) -> Self:
@@ -120,7 +123,7 @@ class Log:
         for producer in self._producers:
             if not producer.is_closed:
                 producer.abandon("was left open when its log was closed")
-        for sequencer in self._sequencers.values():
+        for sequencer in (*self._sequencers.values(), *self._retired):
             sequencer.close(ConnectionFailed("the log was closed", hint="Call ister.connect again."))
         await self._routes.close()
 
@@ -231,6 +234,7 @@ class Log:
             last=last,
             max_bytes=max_bytes,
             served_by=lambda node_id: self._routes.learned(reading_key(name), node_id),
+            min_index=self._routes.known_index(name),
         )
 
     # Topics.
@@ -249,7 +253,9 @@ class Log:
                 hint = "An earlier attempt of this call may have made it; `ister topic describe` shows it."
                 raise TopicExists(error.message, hint=hint) from error
             raise
-        return await self._described(name, answer)
+        made = await self._described(name, answer)
+        self._routes.changed_at(name, made.uid)
+        return made
 
     async def delete_topic(self, topic: str) -> None:
         """Delete the topic that has this name now, and never one that is made after it: an attempt that was
@@ -258,15 +264,24 @@ class Log:
         retries = self._retries(f"deleting {name}")
         uid = (await self.describe_topic(name)).uid
         while True:
-            try:
-                await self._attempt(retries, Kind.DELETE_TOPIC, encode_header(DeleteTopic(name, uid)), name)
+            header = encode_header(DeleteTopic(name, uid))
+            answer = await self._attempt(retries, Kind.DELETE_TOPIC, header, name)
+            deleted = decode_header(Deleted, answer.header)
+            if deleted.was_there or retries.in_doubt:  # in doubt: an earlier attempt of this call deleted it
+                self._routes.changed_at(name, deleted.index)
+                self._retire(name)
                 return
-            except UnknownTopic:
-                if retries.in_doubt:
-                    return  # an earlier attempt of this call has deleted it
-                known, uid = uid, (await self.describe_topic(name)).uid
-                if uid == known:
-                    raise  # else the node that described it first was behind
+            known, uid = uid, (await self.describe_topic(name)).uid
+            if uid == known:  # else the node that described it first was behind
+                raise UnknownTopic(f"topic {name} was deleted by somebody else")
+
+    def _retire(self, topic: str) -> None:
+        """One that is made again under this name has never heard of this log's identity: it takes another."""
+        self._retired = [sequencer for sequencer in self._retired if sequencer.unsettled()]
+        known = self._sequencers.get(topic)
+        if known is not None:
+            self._retired.append(known)
+            self._sequencers = {key: one for key, one in self._sequencers.items() if one is not known}
 
     async def alter_topic(self, topic: str, **settings: int | str) -> TopicDescription:
         name = normalise_topic(topic)
@@ -277,7 +292,7 @@ class Log:
 
     async def describe_topic(self, topic: str) -> TopicDescription:
         name = normalise_topic(topic)
-        header = encode_header(DescribeTopic(name))
+        header = encode_header(DescribeTopic(name, self._routes.known_index(name)))
         answer = await self.call(f"describing {name}", Kind.DESCRIBE_TOPIC, header, name)
         return decode_header(TopicDescription, answer.header or answer.payload)
 
@@ -290,7 +305,7 @@ class Log:
         """The offset at `earliest`, `latest`, or of the first record appended at or after a time
         (a datetime, or microseconds since 1970); the end of the topic where there is no such record."""
         name = normalise_topic(topic)
-        header = encode_header(ListOffsets(name, [wire_place(place)]))
+        header = encode_header(ListOffsets(name, [wire_place(place)], self._routes.known_index(name)))
         answer = await self.call(f"finding offsets of {name}", Kind.LIST_OFFSETS, header, name)
         return decode_header(ListOffsetsAnswer, answer.header).offsets[0]
 

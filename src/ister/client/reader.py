@@ -101,8 +101,9 @@ class Reader:
         last: int | None,
         max_bytes: int,
         served_by: Callable[[int], None] = lambda node_id: None,
+        min_index: int = 0,
     ) -> None:
-        """`served_by` is told which node had the records."""
+        """`served_by` is told which node had the records; `min_index` is what a node must know to answer."""
         if last is not None and (last < 0 or start != "earliest"):
             raise BadRequest(
                 f"last={last} with start={start!r}", hint="Give either a start or last=N, N from 0."
@@ -120,6 +121,7 @@ class Reader:
         self._last = last
         self._max_bytes = max_bytes
         self._served_by = served_by
+        self._min_index = min_index
         self._topic_uid = 0
         """Of the topic that was read so far: one made again under its name is not taken for it (I3)."""
 
@@ -199,7 +201,7 @@ class Reader:
         answer = await self._call(
             f"finding offsets of {self.topic}",
             Kind.LIST_OFFSETS,
-            encode_header(ListOffsets(self.topic, list(at))),
+            encode_header(ListOffsets(self.topic, list(at), self._min_index)),
             self.topic,
         )
         return decode_header(ListOffsetsAnswer, answer.header).offsets
@@ -228,7 +230,16 @@ class Reader:
         answer = await self._call(
             f"reading {self.topic} at offset {offset}",
             Kind.FETCH,
-            encode_header(Fetch(self.topic, offset, self._max_bytes, wait_ms, topic_uid=self._topic_uid)),
+            encode_header(
+                Fetch(
+                    self.topic,
+                    offset,
+                    self._max_bytes,
+                    wait_ms,
+                    min_index=self._min_index,
+                    topic_uid=self._topic_uid,
+                )
+            ),
             reading_key(self.topic),
             wait_s=wait_ms / 1000,
         )

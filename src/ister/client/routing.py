@@ -54,6 +54,7 @@ class Routes:
         self._cluster_id = ""
         self._nodes: dict[int, Address] = {}
         self._leaders: dict[str, int] = {}
+        self._known: dict[str, int] = {}
         self._lines: dict[Address, Connection] = {}
         self._current: Connection | None = None
         """The connection for whatever has no better one."""
@@ -108,6 +109,14 @@ class Routes:
             self._ask_for_nodes()
         else:
             self._open_directly(address)
+
+    def changed_at(self, topic: str, index: int) -> None:
+        """A topic of this name was made or deleted at this index of the metadata."""
+        self._known[topic] = max(index, self.known_index(topic))
+
+    def known_index(self, topic: str) -> int:
+        """What a node must know before it answers for this topic: else it may mean the one before (I3)."""
+        return self._known.get(topic, 0)
 
     def failed(self, key: str | None, error: IsterError) -> None:
         """Learn from a failed request where not to go next."""

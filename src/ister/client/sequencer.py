@@ -78,7 +78,7 @@ class Sequencer:
         self._first_timeout_s = min(request_timeout_s, retry_deadline_s)
         self._retry_deadline_s = retry_deadline_s
         self._on_settled = on_settled
-        self._header = encode_header(Append(self.topic))
+        self._header, self._header_index = b"", -1
         self._queue: deque[Batch] = deque()
         self._sent = 0  # how many, from the head of the queue, have been sent in this round
         self._outstanding = 0  # how many of those have not been answered
@@ -182,6 +182,9 @@ class Sequencer:
         batch.attempts += 1
         self._sent += 1
         self._outstanding += 1
+        index = self._routes.known_index(self.topic)
+        if index != self._header_index:
+            self._header, self._header_index = encode_header(Append(self.topic, index)), index
         connection.send(Kind.APPEND, self._header, batch.frame, batch, timeout_s)
 
     def acknowledged(self, batch: Batch, answer: AppendAnswer) -> None:

@@ -68,9 +68,11 @@ class Append(Message, frozen=True):
 
     topic: str
     min_index: int = 0
-    """From a node that passes it on: the receiver applies metadata up to here before it answers (H3).
+    """The receiver applies metadata up to here before it looks at this.
 
-    So no two nodes can send it to each other for ever: who passes it on again knows of a later handoff."""
+    From a node that passes it on: no two nodes can then send it to each other for ever, for who passes it on
+    again knows of a later handoff (H3). From a client: it has made or deleted a topic of this name at that
+    index, and does not mean the one before (I3)."""
 
 
 class Fetch(Message, frozen=True):
@@ -157,6 +159,13 @@ class DeleteTopic(Message, frozen=True):
     uid: int = 0
     """Only the topic that has this uid; 0 is whichever has the name now. A request that is sent again, or was
     delayed, then never deletes a topic that was made after it (I3)."""
+
+
+class Deleted(Message, frozen=True):
+    index: int = 0
+    """Since when: a node that has not applied this yet may still take the topic for alive."""
+    was_there: bool = True
+    """False if the topic with the uid that was given was gone already."""
 
 
 class ListTopics(Message, frozen=True):
