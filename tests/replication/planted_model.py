@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from ister.errors import invariant
-from ister.protocol.replication import Refusal, Replicated
+from ister.protocol.replication import Replicated
 from ister.replication.failover import Phase, Recovery
 from ister.replication.failover_events import (
     Begin,
-    Copied,
     Effect,
     Event,
     Fenced,
@@ -63,22 +61,8 @@ class SealsBeforeTheCopies(Recovery):
         return self._propose_seal(list(dict.fromkeys((self.own, *holders, *self._targets(holders)))))
 
 
-class CountsACopyThatFailed(Recovery):
-    """Takes any word of a target for the end of its copy."""
-
-    def _copied(self, copied: Copied) -> list[Effect]:
-        assert self.end_offset is not None or self.phase is not Phase.COPYING
-        return super()._copied(copied)
-
-    def _targets(self, holders: list[int]) -> list[int]:
-        targets = super()._targets(holders)
-        for target in targets:
-            self.heard._ends[target] = self.end_offset or 0
-        return targets
-
-
-class ShortestLog(Recovery):
-    """Takes the coordinator's own end for the end, as a lone log's recovery would."""
+class TakesItsOwnEnd(Recovery):
+    """The end of the coordinator's own log is taken for the end, as if it had no other replicas."""
 
     def _choose(self) -> list[Effect]:
         heard = self.heard
@@ -99,20 +83,17 @@ class FencesWithoutBeginning(Recovery):
 
 
 class CommitsWithoutItself(Progress):
-    """The leader serves and acknowledges what only its followers have."""
+    """The leader acknowledges what others have synced, whether it has itself or not."""
 
     def _advance(self) -> None:
-        ends = sorted((self.synced_end(member) for member in self._followers), reverse=True)
-        if len(ends) >= self.quorum - 1 and self.quorum > 1:
-            self.commit_end = max(self.commit_end, ends[self.quorum - 2])
-        else:
-            super()._advance()
+        ends = sorted((self._own_synced, *map(self.synced_end, self._followers)), reverse=True)
+        # Its own place among the Q is taken for granted.
+        self.commit_end = max(self.commit_end, ends[max(0, self.quorum - 2)])
 
 
 class CommitsWithHalf(Progress):
     def _advance(self) -> None:
-        ends = sorted((self.synced_end(member) for member in self._followers), reverse=True)
-        ends = sorted((*ends, self._own_synced), reverse=True)
+        ends = sorted((self._own_synced, *map(self.synced_end, self._followers)), reverse=True)
         self.commit_end = max(self.commit_end, min(self._own_synced, ends[max(0, self.quorum - 2)]))
 
 
@@ -120,5 +101,4 @@ class CountsFencedAnswers(Progress):
     """A fenced follower's end is an acknowledgement like any other (F2)."""
 
     def answered(self, member: int, answer: Replicated) -> None:
-        invariant(answer.refusal in (Refusal.NONE, Refusal.GAP, Refusal.FENCED), str(answer.refusal))
-        super().answered(member, Replicated(0, answer.end_offset))
+        super().answered(member, Replicated(answer.segment_uid, answer.end_offset))

@@ -50,6 +50,7 @@ STEPS = 160
 CALM_ROUNDS = 60
 WINDOW = 5
 RECORD_BYTES = 10
+WEATHERS = ("", "the leader is gone", "the leader runs on", "anybody is hidden", "many coordinate")
 UNEXPECTED = (Reason.COMMITTED_MISSING, Reason.DIVERGED)
 
 
@@ -132,11 +133,13 @@ class World:
         recovery_class: type[Recovery] = Recovery,
         faults: Faults | None = None,
         progress_class: type[Progress] = Progress,
+        weather: str | None = None,
     ) -> None:
         self.random = random = Random(seed)
         self.recovery_class = recovery_class
         self.faults = faults or Faults()
-        count = random.choice((1, 2, 2, 3, 3, 3, 4, 5))
+        self.weather = random.choice(WEATHERS) if weather is None else weather
+        count = random.choice((2, 4) if self.weather == "many coordinate" else (1, 2, 3, 3, 3, 4, 5))
         self.quorum = count // 2 + 1
         self.replicas = tuple(random.sample(range(1, count + 1), count))
         self.disks = {member: Disk(member) for member in range(1, count + 1 + random.randint(0, 2))}
@@ -183,19 +186,24 @@ class World:
 
     def run(self) -> World:
         random = self.random
-        writing = (6, 10, 10, 10, 10, 0.3, 0.2, 3, 0, 0, 0, 0, 0)
-        for action in random.choices(self.actions, writing, k=random.randint(10, 60)):
+        writing = (5, 10, 12, 12, 12, 0.2, 0.1, 3, 0, 0, 0, 0, 0)
+        for action in random.choices(self.actions, writing, k=random.randint(30, 100)):
             action()
-        match random.choice(("leader dies", "leader is hidden", "anybody is hidden", "")):
-            case "leader dies":
-                self.kill(self.leader)
-                self.hidden = {self.leader}
-            case "leader is hidden":
-                self.hidden = {self.leader}
-            case "anybody is hidden":
-                self.hidden = set(random.sample(self.replicas, random.randint(0, len(self.replicas) - 1)))
         crashes, recoveries = random.choice((0.3, 1.5)), random.choice((0.5, 2))
         failing = (3, 4, 4, 4, 4, 0.3, crashes, 3, 0.8, recoveries, 20, 3, 0.7)
+        match self.weather:
+            case "the leader is gone":
+                self.kill(self.leader)
+                self.hidden = {self.leader}
+            case "the leader runs on":
+                self.hidden = {self.leader}
+                failing = (3, 6, 6, 6, 6, 0.3, 1.5, 6, 0.3, recoveries, 20, 3, 0.7)
+            case "anybody is hidden":
+                self.hidden = set(random.sample(self.replicas, random.randint(0, len(self.replicas) - 1)))
+            case "many coordinate":
+                self.kill(self.leader)
+                self.hidden = {self.leader}
+                failing = (0, 0, 0, 0, 0, 0, 0.1, 3, 0.1, 2, 20, 2, 1)
         for action in random.choices(self.actions, failing, k=STEPS):
             action()
         self.clear_up()

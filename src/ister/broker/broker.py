@@ -16,10 +16,12 @@ from ister.broker.descriptions import describe_topic
 from ister.broker.forwarding import Forwarder
 from ister.broker.held import HeldAppend
 from ister.broker.raft_metrics import register_raft_metrics
+from ister.broker.replicas import NodeReplication
 from ister.broker.sealed import SealedSegments
 from ister.broker.starting import enter_cluster, make_metadata
 from ister.broker.storage import Storage
 from ister.broker.topic_log import TopicLog
+from ister.broker.topic_reads import segment_path
 from ister.broker.upkeep import Upkeep
 from ister.config import BrokerConfig
 from ister.errors import (
@@ -35,6 +37,7 @@ from ister.io.network import Network
 from ister.metadata.commands import (
     AlterTopic,
     AnyCommand,
+    BeginRecovery,
     CreateTopic,
     DeleteTopic,
     Outcome,
@@ -45,7 +48,7 @@ from ister.metadata.commands import (
     UpsertNode,
 )
 from ister.metadata.replicated import ReplicatedMetadata
-from ister.metadata.state import NodeState, TopicState
+from ister.metadata.state import NodeState, SegmentState, TopicState
 from ister.metrics import Gauge, Registry
 from ister.names import normalise_topic
 from ister.protocol.messages import TopicDescription
@@ -53,6 +56,7 @@ from ister.protocol.peer import node_of
 from ister.settings import validate_settings
 from ister.wal.group_commit import GroupCommit
 from ister.wal.leases import Leases
+from ister.wal.recovery import SegmentIdentity
 from ister.wal.sink import Sink
 from ister.wal.tail import HotTail
 
@@ -101,7 +105,9 @@ class Broker:
         self.hot = HotTail(config.hot_tail_bytes)
         self.leases = Leases(clock)
         self.commits = GroupCommit(disk, clock, interval_ms=config.fsync_interval_ms, after_cycle=after_cycle)
+        self.sealed = SealedSegments(disk)
         self.storage: Storage
+        self.replication: NodeReplication
         self.forwarder = Forwarder(
             network, config.node_id, lambda: self.metadata.cluster_id, self._node_of_member
         )
@@ -138,6 +144,8 @@ class Broker:
             on_fatal=self._fatal,
             on_restored=self._restored,
         )
+        self.replication = NodeReplication(self)
+        self.metadata.serve_replicas = self.replication.copies.serve
         self.storage = Storage(
             node_id=self.config.node_id,
             member=self.metadata.member,
@@ -149,12 +157,14 @@ class Broker:
             may_lead=self._may_lead,
             sync_leases=self.sync_leases,
             hot=self.hot,
-            sealed=SealedSegments(self.disk),
+            sealed=self.sealed,
             forwarder=self.forwarder,
             max_held_appends=self.config.max_held_appends,
             max_held_bytes=self.config.max_held_bytes,
             max_held_seconds=self.config.max_held_ms / 1000,
             max_clock_skew_us=self.config.max_clock_skew_ms * 1000,
+            quorum_timeout_seconds=self.config.quorum_timeout_ms / 1000,
+            replication=self.replication,
         )
         self._has_metadata = True
         register_raft_metrics(self.metrics, self.metadata)
@@ -195,6 +205,7 @@ class Broker:
             self._fatal(error if isinstance(error, IsterError) else DataDirectoryError(str(error)))
             return
         self._may_lead.set()
+        self.replication.start()
         self.sync_leases()
         self.spawn(self.upkeep.open_all())
 
@@ -225,7 +236,8 @@ class Broker:
         await self.commits.stop()
         await self.forwarder.close()
         if self._has_metadata:
-            await self.storage.sealed.close()
+            await self.replication.stop()
+            await self.sealed.close()
             await self.metadata.hand_over()
             await self.metadata.stop()
         await self.disk.run(lambda: None)
@@ -259,7 +271,13 @@ class Broker:
                 self.sync_leases()
             case SealSegment():
                 self.sync_leases()
-                self._topic_of(command.topic_uid).chain_changed()
+                topic = self._topic_of(command.topic_uid)
+                self.replication.sealed(topic.state, topic.state.segments[-2])
+                topic.chain_changed()
+            case BeginRecovery():
+                topic = self._topic_of(command.topic_uid)
+                self.replication.recovery_began(topic.state)
+                topic.recovery_began()
             case AlterTopic():
                 self._topic_of(command.topic_uid).settings_changed()
             case TrimTopic():
@@ -298,6 +316,10 @@ class Broker:
         for topic in self.topics.values():
             topic.chain_changed()
 
+    def identity_of(self, topic: TopicState, segment: SegmentState) -> SegmentIdentity:
+        path = segment_path(topic.uid, segment)
+        return SegmentIdentity(topic.key_of(segment), segment.uid, segment.base_offset, path)
+
     def sync_leases(self) -> None:
         """Hold exactly what the metadata says now: nothing is computed aside and granted later (A2)."""
         if not self._may_lead.is_set():
@@ -322,6 +344,7 @@ class Broker:
         if gone is not None:
             del self.topics[gone.state.name]
             gone.delete()
+            self.replication.deleted(gone.state)
             self.on_topics_changed()
             self.spawn(self.upkeep.remove_files(gone))
 

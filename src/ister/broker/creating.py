@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ister.broker.held import HeldAppend, HeldAppends
-from ister.broker.sealing import can_lead
+from ister.broker.sealing import can_lead, replicas_for
 from ister.broker.topic_log import TopicLog
 from ister.errors import IsterError, NotLeader, Overloaded, ShuttingDown, TopicExists, UnknownTopic
 from ister.metadata.commands import CreateTopic, Outcome, Result
@@ -92,7 +92,8 @@ class Creation:
     async def _propose(self, name: str, settings: TopicSettings, created_at_us: int) -> Outcome:
         for _ in range(_CHOICES):
             leader = await self._first_leader(name)
-            command = CreateTopic(name, settings, leader, [leader], created_at_us)
+            replicas = replicas_for(self._broker.storage, name, settings.replicas, leader)
+            command = CreateTopic(name, settings, leader, replicas, created_at_us)
             outcome = await self._broker.metadata.propose(command)
             if outcome.result is not Result.REFUSED:
                 return outcome

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from ister.errors import CorruptSegment, IsterError
 from ister.io.disk import Disk, File
 from ister.metadata.state import SegmentState
+from ister.replication.copying import read_frames
 from ister.wal.reader import Found, first_offset_at_or_after, plan_read
 from ister.wal.recovery import SegmentIdentity, recover
 from ister.wal.side_file import SparseIndex
@@ -59,6 +60,29 @@ class SealedSegments:
                 identity.key, opened.file, opened.index, opened.limit, state.end_offset, offset, max_bytes
             )
             return await self._disk.run(plan.run)
+        except OSError as error:
+            raise CorruptSegment(f"{identity.key} cannot be read at offset {offset}: {error}") from error
+        finally:
+            opened.release()
+
+    async def read_checked(
+        self, identity: SegmentIdentity, state: SegmentState, offset: int, max_bytes: int
+    ) -> bytes:
+        """For another replica: frames whose bodies were checked too."""
+        opened = await self._get(identity, state)
+        assert state.end_offset is not None
+        try:
+            return await self._disk.run(
+                lambda: read_frames(
+                    opened.file,
+                    opened.index,
+                    identity.key,
+                    opened.limit,
+                    state.end_offset or 0,
+                    offset,
+                    max_bytes,
+                )
+            )
         except OSError as error:
             raise CorruptSegment(f"{identity.key} cannot be read at offset {offset}: {error}") from error
         finally:

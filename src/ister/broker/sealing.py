@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 from ister.broker.storage import Storage
 from ister.metadata.commands import SealSegment
-from ister.metadata.placement import next_leader
+from ister.metadata.placement import choose_replicas, next_leader
 from ister.metadata.state import TopicState
+from ister.replication.failover_events import ProposeSeal
+from ister.wal.producers import ProducerRow, ProducerTable
 from ister.wal.segment import Segment
 
 PRODUCER_MEMORY_US = 7 * 24 * 3600 * 1_000_000
@@ -40,6 +42,7 @@ def limits_of(topic: TopicState, *, are_hard: bool = False) -> Limits:
 def make_seal(storage: Storage, topic: TopicState, segment: Segment, end: int) -> SealSegment:
     """The seal of the open segment at its true end, with the next leader chosen as of now (H1)."""
     next_member = _next_leader(storage, must_leave=segment.failure is not None)
+    replicas = next_replicas(storage, topic, next_member)
     producers = segment.producers
     if segment.failure is not None:
         producers = producers.without_records_past(end)
@@ -49,7 +52,7 @@ def make_seal(storage: Storage, topic: TopicState, segment: Segment, end: int) -
         end_offset=end,
         end_position=segment.committed_position,
         next_leader=next_member,
-        next_replicas=[next_member],
+        next_replicas=replicas,
         producers=producers.expired(segment.committed_append_time_us - PRODUCER_MEMORY_US).rows(),
         # Of a record that is in the log: by it a time is found in the right segment.
         last_append_time_us=segment.committed_append_time_us,
@@ -57,6 +60,44 @@ def make_seal(storage: Storage, topic: TopicState, segment: Segment, end: int) -
         starts=storage.metadata.starts,
         sealed_at_us=storage.clock.now_us(),
     )
+
+
+def make_recovery_seal(
+    storage: Storage,
+    topic: TopicState,
+    found: ProposeSeal,
+    producers: list[ProducerRow],
+    last_append_time_us: int,
+) -> SealSegment:
+    """The seal of an open segment whose leader was lost, where a recovery found its end (F2)."""
+    # Away from the leader that was lost, whatever this node thinks of it: it may come and go.
+    lost = topic.open_segment.leader
+    next_member = next_leader(lost, [m for m in can_lead(storage) if m != lost] or [storage.member])
+    table = ProducerTable(producers).expired(last_append_time_us - PRODUCER_MEMORY_US)
+    return SealSegment(
+        topic_uid=topic.uid,
+        segment=topic.open_segment.segment,
+        end_offset=found.end_offset,
+        end_position=found.end_position,
+        next_leader=next_member,
+        next_replicas=next_replicas(storage, topic, next_member),
+        producers=table.rows(),
+        last_append_time_us=last_append_time_us,
+        sealed_by=storage.member,
+        starts=storage.metadata.starts,
+        sealed_at_us=storage.clock.now_us(),
+        recovery=found.recovery,
+        replicas=list(found.replicas),
+    )
+
+
+def next_replicas(storage: Storage, topic: TopicState, leader: int) -> list[int]:
+    """Where the next segment lives: as many nodes as its topic wants, of those that can serve."""
+    return replicas_for(storage, topic.name, topic.settings.replicas, leader)
+
+
+def replicas_for(storage: Storage, name: str, count: int, leader: int) -> list[int]:
+    return choose_replicas(leader, sorted({leader, *can_lead(storage)}), count, name)
 
 
 def make_empty_seal(storage: Storage, topic: TopicState) -> SealSegment:
@@ -68,7 +109,7 @@ def make_empty_seal(storage: Storage, topic: TopicState) -> SealSegment:
         end_offset=opened.base_offset,
         end_position=0,
         next_leader=next_member,
-        next_replicas=[next_member],
+        next_replicas=next_replicas(storage, topic, next_member),
         producers=opened.carried_producers,
         last_append_time_us=opened.carried_append_time_us,
         sealed_by=storage.member,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ister.broker.forwarding import Forwarder
 from ister.broker.sealed import SealedSegments
@@ -14,6 +15,9 @@ from ister.metadata.store import MetadataStore
 from ister.wal.group_commit import GroupCommit
 from ister.wal.leases import Leases
 from ister.wal.tail import HotTail
+
+if TYPE_CHECKING:
+    from ister.broker.replicas import NodeReplication
 
 
 @dataclass(frozen=True)
@@ -38,3 +42,5 @@ class Storage:
     max_held_bytes: int
     max_held_seconds: float
     max_clock_skew_us: int
+    quorum_timeout_seconds: float
+    replication: NodeReplication

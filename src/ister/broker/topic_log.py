@@ -256,7 +256,9 @@ class TopicLog(ReplicatedTopic):
                     case steps.AwaitSeal():
                         self._effects += await self._await_seal(segment)
                     case steps.OpenNext():
-                        self._leading = None
+                        if self._leading is not None:
+                            self._leading.close()
+                            self._leading = None
                         self._segment = self._cut_at = None
                         if segment.failure is not None:
                             segment.refuse_waiting()
@@ -286,6 +288,14 @@ class TopicLog(ReplicatedTopic):
         while not segment.is_idle and segment.failure is None:
             self._drained.clear()
             await self._drained.wait()
+
+    async def _wait_idle_at_the_end(self, segment: Segment) -> None:
+        """With other replicas it may be for ever; those who wait are then told that nobody knows."""
+        try:
+            async with asyncio.timeout(2 * FAULT_RETRY_SECONDS if self._leading is not None else None):
+                await self._wait_idle(segment)
+        except TimeoutError:
+            segment.stop(self._going())
 
     async def _checkpoint(self, segment: Segment) -> None:
         """Make the next opening of this segment quick. Its records are durable with or without this."""
@@ -366,6 +376,7 @@ class TopicLog(ReplicatedTopic):
     async def close(self) -> None:
         """Stop: nothing is admitted or held any more, what was admitted is durable, and all are told."""
         self._stopping = True
+        self._turn()
         self._handoff.admits = False
         self._held.refuse(self._going())
         if self._asking is not None:
@@ -378,7 +389,7 @@ class TopicLog(ReplicatedTopic):
             await asyncio.wait([self._opening])
         segment = self._segment
         if segment is not None:
-            await self._wait_idle(segment)
+            await self._wait_idle_at_the_end(segment)
             if segment.failure is None:
                 await self._checkpoint(segment)
             else:
@@ -404,6 +415,9 @@ class TopicLog(ReplicatedTopic):
             await asyncio.wait([task])
 
     def _drop_segment(self) -> None:
+        if self._leading is not None:
+            self._leading.close()
+            self._leading = None
         if self._segment is not None:
             self._segment.close()
             self._segment = None

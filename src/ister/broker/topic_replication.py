@@ -19,7 +19,6 @@ from ister.errors import SegmentFenced
 from ister.frame import FrameHeader, decode_header
 from ister.metadata.state import SegmentState
 from ister.protocol.peer import node_of
-from ister.protocol.replication import Replicated
 from ister.replication.leader import Leading
 from ister.wal.segment import Segment
 from ister.wal.sink import Waiting
@@ -49,11 +48,8 @@ class ReplicatedTopic(OpenableTopic):
                 state.replicas,
                 storage.replication.streams,
                 storage.disk,
-                self._told_of_fence,
+                self.lose,
             )
-
-    def _told_of_fence(self, answer: Replicated) -> None:
-        self.lose(f"a replica says that it is {answer.refusal} (recovery {answer.recovery})")
 
     def recovery_began(self) -> None:
         """The metadata says that somebody recovers the open segment."""
@@ -85,6 +81,19 @@ class ReplicatedTopic(OpenableTopic):
             since = segment.waiting_since
             if since is not None and now - since > timeout:
                 self.lose(f"too few of its replicas answered for {timeout:g} s")
+
+    async def fenced(self, segment_uid: int) -> int:
+        """A recovery fences this segment here: nothing is written to it when this returns. What is known to be
+        committed."""
+        segment = self._segment
+        if segment is None or segment.identity.uid != segment_uid:
+            return 0
+        self.lose("a recovery has fenced it")
+        await segment.settled()
+        return segment.committed_end
+
+    def follower_committed(self) -> None:
+        self._wake_waiters()
 
     # Being recovered.
 

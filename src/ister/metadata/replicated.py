@@ -71,11 +71,18 @@ ServeOther = Callable[[int, bytes, bytes], Awaitable[bytes]]
 """Answers what another part of the node is asked by its peers: kind, header, payload -> the answer."""
 
 
+ServeReplicas = Callable[[int, bytes], Awaitable[bytes]]
+"""Answers what is asked about a segment's copy here: kind, header -> the answer."""
+
 Check = Callable[[RaftStatus], Awaitable[None]]
 
 
 async def _serve_nothing(kind: int, header: bytes, payload: bytes) -> bytes:
     raise BadRequest(f"there is no peer request of kind {kind}")
+
+
+async def _serve_no_replicas(kind: int, header: bytes) -> bytes:
+    raise NotLeader("this node is only starting")
 
 
 class ReplicatedMetadata:
@@ -105,6 +112,7 @@ class ReplicatedMetadata:
         self.announced = asyncio.Event()
         """Set once this node knows what the cluster knew when it was started, and the cluster of it."""
         self.serve_other: ServeOther = _serve_nothing
+        self.serve_replicas: ServeReplicas = _serve_no_replicas
         self.on_fatal = on_fatal
         self._now_us = now_us
         self._random = random
@@ -394,6 +402,8 @@ class ReplicatedMetadata:
                 if removed.member == self.member:
                     self.members.removed(removed.reason)
                 return b""
+            case PeerKind.FENCE | PeerKind.COPY | PeerKind.READ_LOG:
+                return await self.serve_replicas(kind, header)
         return await self.serve_other(kind, header, payload)
 
     # Applying.

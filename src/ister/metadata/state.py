@@ -67,6 +67,10 @@ class ClusterState:
     def topic_by_uid(self, uid: int) -> TopicState | None:
         return self._by_uid.get(uid)
 
+    def leaders(self) -> list[int]:
+        """The members that lead an open segment."""
+        return [member for member, led in self._led.items() if led]
+
     def led_by(self, member: int) -> dict[int, str]:
         """The keys of the open segments that a member leads, by topic uid."""
         return self._led.get(member, {})

@@ -12,28 +12,41 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
 from ister.callers import Caller
-from ister.errors import BadRequest, CorruptSegment, IsterError, SegmentFenced, UnknownTopic
+from ister.errors import (
+    BadRequest,
+    ConnectionFailed,
+    CorruptFrame,
+    CorruptSegment,
+    NodeUnreachable,
+    RequestTimeout,
+    SegmentFenced,
+    UnknownTopic,
+)
+from ister.io.clock import Clock
 from ister.io.disk import Disk
 from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.store import MetadataStore
 from ister.protocol.codec import decode_header, encode_header
-from ister.protocol.peer import PeerKind
-from ister.protocol.replication import Fence, FenceAnswer, Refusal, Replicate
+from ister.protocol.peer import PeerKind, node_of
+from ister.protocol.replication import Copy, CopyAnswer, Fence, FenceAnswer, ReadLog, Refusal, Replicate
+from ister.replication.copying import Copied, Source, Wanted, copy_log, read_frames
 from ister.replication.fences import read_fence, write_fence
 from ister.replication.follower import Follower
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import GroupCommit
 from ister.wal.leases import Leases
 from ister.wal.recovery import Recovered, SegmentIdentity, create, recover
+from ister.wal.seal_cut import cut_at_seal
 from ister.wal.segment import FsyncPolicy
 from ister.wal.tail import HotTail
 
 log = logging.getLogger("ister.replication.copies")
 
+READ_SECONDS = 5.0
 APPLY_SECONDS = 3.0
 """How long a message waits for this node to hear of the segment that it is about."""
 
@@ -49,7 +62,7 @@ class Place(NamedTuple):
 class Leader(Protocol):
     """The part of the node that appends to segments."""
 
-    async def stop_leading(self, segment_uid: int) -> int:
+    async def stop_leading(self, topic_uid: int, segment_uid: int) -> int:
         """Take no more appends to this segment, wait for what is being written, let go of the files. Returns
         what it knows to be committed."""
         ...
@@ -59,12 +72,27 @@ class Leader(Protocol):
         ...
 
 
+class CheckedReads(Protocol):
+    async def read_checked(
+        self, identity: SegmentIdentity, state: SegmentState, offset: int, max_bytes: int
+    ) -> bytes:
+        """Frames of a sealed segment's log here, each checked in full."""
+        ...
+
+
+Ask = Callable[[int, PeerKind, bytes, float], Awaitable[bytes]]
+"""A request to another member: kind, header, timeout -> the answer."""
+
+
 class Copies:
     def __init__(
         self,
         member: int,
         disk: Disk,
+        clock: Clock,
         metadata: MetadataStore,
+        sealed: CheckedReads,
+        ask: Ask,
         commits: GroupCommit,
         leases: Leases,
         hot: HotTail,
@@ -73,6 +101,9 @@ class Copies:
     ) -> None:
         self._member = member
         self._disk = disk
+        self._clock = clock
+        self._sealed = sealed
+        self._ask = ask
         self._metadata = metadata
         self._commits = commits
         self._leases = leases
@@ -83,6 +114,8 @@ class Copies:
         self._busy: dict[int, asyncio.Lock] = {}
         """Of segments that somebody fences, copies or cuts: one at a time."""
         self._commit_known: dict[int, int] = {}
+        self._fenced: dict[int, Recovered] = {}
+        """Logs that are fenced, open to be copied from."""
 
     # Where things are.
 
@@ -147,21 +180,23 @@ class Copies:
         match kind:
             case PeerKind.FENCE:
                 return encode_header(await self.fence(decode_header(Fence, header)))
+            case PeerKind.COPY:
+                return encode_header(await self.copy(decode_header(Copy, header)))
+            case PeerKind.READ_LOG:
+                return await self.read(decode_header(ReadLog, header))
         raise BadRequest(f"there is no request of kind {kind} about a segment's copy")
 
     async def fence(self, request: Fence) -> FenceAnswer:
-        place = await self.find(request.topic_uid, request.segment_uid, request.recovery)
+        place = await self._in_recovery(request.topic_uid, request.segment_uid, request.recovery)
         state, key = place.segment, place.identity.key
-        if state.is_sealed:
-            raise SegmentFenced(f"{key} is sealed at {state.end_offset}")
-        if state.recovery > request.recovery:
-            raise SegmentFenced(f"recovery {request.recovery} of {key} is over: {state.recovery} has begun")
         if self._member not in state.replicas:
             raise UnknownTopic(f"this node, on this disk, has no copy of {key}")
         commit = await self._stop(place, request.recovery)
         async with self._lock(request.segment_uid):
             is_leader = state.leader == self._member
+            self._close_fenced(state.uid)
             found = await self._disk.run(lambda: _fence(self._disk, place, request.recovery, is_leader))
+            self._fenced[state.uid] = found
         log.info(
             "fenced",
             extra={
@@ -175,12 +210,91 @@ class Copies:
         )
         return FenceAnswer(found.end_offset, found.position, found.in_doubt, commit)
 
+    async def copy(self, request: Copy) -> CopyAnswer:
+        """Bring the log here up to where the recovery says. A substitute begins with nothing."""
+        place = await self._in_recovery(request.topic_uid, request.segment_uid, request.recovery)
+        await self._stop(place, request.recovery)
+        async with self._lock(request.segment_uid):
+            self._close_fenced(request.segment_uid)
+            await self._disk.run(lambda: _promise(self._disk, place, request.recovery))
+            copied = await copy_log(
+                self._disk,
+                self._clock,
+                _wanted(place, request.end_offset),
+                self.source(place, request.source, request.recovery),
+            )
+        return CopyAnswer(copied.end_offset, copied.end_position)
+
+    async def fold(self, topic_uid: int, segment_uid: int, end_offset: int) -> Copied:
+        """What the log here, which is whole up to this end, says of its producers."""
+        place = await self.find(topic_uid, segment_uid, 0)
+        async with self._lock(segment_uid):
+            self._close_fenced(segment_uid)
+            return await copy_log(
+                self._disk, self._clock, _wanted(place, end_offset), Source("nobody", _nothing_more)
+            )
+
+    def source(self, place: Place, member: int, recovery: int = 0) -> Source:
+        """Another replica's log of a segment, to copy from."""
+
+        async def read(offset: int, max_bytes: int) -> bytes:
+            request = ReadLog(place.topic.uid, place.segment.uid, offset, max_bytes, recovery)
+            try:
+                return await self._ask(member, PeerKind.READ_LOG, encode_header(request), READ_SECONDS)
+            except (ConnectionFailed, RequestTimeout) as error:
+                raise NodeUnreachable(
+                    f"node {node_of(member)} cannot be read from: {error.message}"
+                ) from error
+
+        return Source(f"node {node_of(member)}", read)
+
+    async def read(self, request: ReadLog) -> bytes:
+        """Frames of a log that cannot grow: a fenced one, for its recovery, or a sealed one."""
+        place = await self.find(request.topic_uid, request.segment_uid, request.recovery)
+        state, identity = place.segment, place.identity
+        if state.is_sealed:
+            return await self._sealed.read_checked(identity, state, request.offset, request.max_bytes)
+        if state.recovery != request.recovery:
+            raise SegmentFenced(f"recovery {request.recovery} of {identity.key} is not its last one")
+        async with self._lock(request.segment_uid):
+            opened = self._fenced.get(state.uid)
+            if opened is None:
+                is_leader = state.leader == self._member
+                opened = await self._disk.run(lambda: _fence(self._disk, place, request.recovery, is_leader))
+                self._fenced[state.uid] = opened
+            return await self._disk.run(
+                lambda: read_frames(
+                    opened.file,
+                    opened.index,
+                    identity.key,
+                    opened.position,
+                    opened.end_offset,
+                    request.offset,
+                    request.max_bytes,
+                )
+            )
+
+    def _close_fenced(self, segment_uid: int) -> None:
+        opened = self._fenced.pop(segment_uid, None)
+        if opened is not None:
+            opened.close()
+
+    async def _in_recovery(self, topic_uid: int, segment_uid: int, recovery: int) -> Place:
+        """The segment, if this is its last recovery (F1)."""
+        place = await self.find(topic_uid, segment_uid, recovery)
+        state, key = place.segment, place.identity.key
+        if state.is_sealed:
+            raise SegmentFenced(f"{key} is sealed at {state.end_offset}")
+        if state.recovery != recovery:
+            raise SegmentFenced(f"recovery {recovery} of {key} is not its last one: {state.recovery} is")
+        return place
+
     async def _stop(self, place: Place, recovery: int) -> int:
         """Nothing is taken any more, and nothing is being written. Returns what is known to be committed."""
         uid = place.segment.uid
         commit = self._commit_known.get(uid, 0)
         if place.segment.leader == self._member:
-            commit = max(commit, await self._leader.stop_leading(uid))
+            commit = max(commit, await self._leader.stop_leading(place.topic.uid, uid))
         follower = self._followers.get(uid)
         if follower is not None:
             follower.refuse(Refusal.FENCED, recovery)
@@ -198,6 +312,28 @@ class Copies:
         if follower is not None:
             follower.refuse(Refusal.SEALED, 0)
             await follower.close()
+
+    async def finish(self, place: Place, sources: list[int]) -> bool:
+        """Make the log of a sealed segment end where the seal says; False if that was not possible yet."""
+        await self.sealed(place)
+        segment, identity = place.segment, place.identity
+        end = segment.end_offset
+        assert end is not None
+        async with self._lock(segment.uid):
+            self._close_fenced(segment.uid)
+            commit = self._commit_known.get(segment.uid, 0)
+            cut = await self._disk.run(lambda: _cut(self._disk, place, end, commit))
+            if cut:
+                self._commit_known.pop(segment.uid, None)
+                return True
+            for member in sources:
+                try:
+                    await copy_log(self._disk, self._clock, _wanted(place, end), self.source(place, member))
+                    log.info("completed", extra={"fields": {"segment": identity.key, "end": end}})
+                    return True
+                except (NodeUnreachable, CorruptFrame) as error:
+                    log.info("%s was not completed from node %d: %s", identity.key, node_of(member), error)
+        return False
 
     async def forget(self, segment_uids: set[int]) -> None:
         """These are gone from the metadata."""
@@ -229,16 +365,40 @@ def _open_copy(disk: Disk, place: Place) -> Recovered:
 def _fence(disk: Disk, place: Place, recovery: int, is_leader: bool) -> Recovered:
     """Make what is there durable, and the promise. The promise comes first: a crash in between is no harm."""
     identity, state = place.identity, place.segment
-    disk.make_directory(identity.path.rpartition("/")[0])
-    write_fence(disk, identity.path, recovery)
+    _promise(disk, place, recovery)
     carried, time_us = state.carried_producers, state.carried_append_time_us
     if not disk.exists(identity.path + ".log"):
         if is_leader and state.log_exists:
             raise CorruptSegment(f"the log of {identity.key} was here, and is not")
-        recovered = create(disk, identity, carried, time_us)
-    else:
-        recovered = recover(
-            disk, identity, carried, time_us, is_follower=not is_leader, is_replicated=True
-        )
-    recovered.close()
-    return recovered
+        return create(disk, identity, carried, time_us)
+    return recover(disk, identity, carried, time_us, is_follower=not is_leader, is_replicated=True)
+
+
+def _cut(disk: Disk, place: Place, end_offset: int, known_commit: int) -> bool:
+    """Cut the log at the sealed end; whether it reaches it."""
+    identity, state = place.identity, place.segment
+    if not disk.exists(identity.path + ".log"):
+        return False
+    found = cut_at_seal(
+        disk,
+        identity,
+        end_offset,
+        known_commit=known_commit,
+        carried=state.carried_producers,
+        last_append_time_us=state.carried_append_time_us,
+    )
+    return found.is_complete
+
+
+def _promise(disk: Disk, place: Place, recovery: int) -> None:
+    disk.make_directory(place.identity.path.rpartition("/")[0])
+    write_fence(disk, place.identity.path, recovery)
+
+
+def _wanted(place: Place, end_offset: int) -> Wanted:
+    state = place.segment
+    return Wanted(place.identity, end_offset, state.carried_producers, state.carried_append_time_us)
+
+
+async def _nothing_more(offset: int, max_bytes: int) -> bytes:
+    raise CorruptSegment(f"the log ends at {offset}, and was said to go on")

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from ister.errors import CorruptSegment
+from ister.errors import CorruptSegment, IsterError
 from ister.frame import base_and_count
 from ister.io.disk import Disk
 from ister.peers import Peers
@@ -47,8 +47,9 @@ class Leading:
         replicas: Sequence[int],
         streams: Streams,
         disk: Disk,
-        on_fenced: Callable[[Replicated], None],
+        on_lost: Callable[[str], None],
     ) -> None:
+        """`on_lost` is told why this segment is not this process's to go on with."""
         self.segment = segment
         self.uid = segment.identity.uid
         self.followers = [member for member in replicas if member != own]
@@ -56,7 +57,7 @@ class Leading:
         self._topic_uid = topic_uid
         self._streams = streams
         self._disk = disk
-        self._on_fenced = on_fenced
+        self._on_lost = on_lost
         self._told_due: asyncio.TimerHandle | None = None
         self._catching_up: dict[int, asyncio.Task[None]] = {}
         self._closed = False
@@ -78,6 +79,9 @@ class Leading:
         for member in self.followers:
             self._pump(member)
 
+    def lease_lost(self, error: IsterError) -> None:
+        self._on_lost(error.message)
+
     # What the followers tell.
 
     def connected(self, member: int) -> None:
@@ -97,7 +101,7 @@ class Leading:
             return
         self.progress.answered(member, answer)
         if answer.refusal in (Refusal.FENCED, Refusal.SEALED):
-            self._on_fenced(answer)
+            self._on_lost(f"node {node_of(member)} says that it is {answer.refusal}")
             return
         if answer.refusal not in (Refusal.NONE, Refusal.GAP):
             log.warning(

@@ -79,6 +79,10 @@ class Replication(Protocol):
         """`durable_end` has grown."""
         ...
 
+    def lease_lost(self, error: IsterError) -> None:
+        """What is queued may not be written any more."""
+        ...
+
 
 class Segment:
     replication: Replication | None = None
@@ -232,7 +236,11 @@ class Segment:
     def _may_write(self) -> bool:
         if self._leases.holds(self.identity.key):
             return True
-        self.fail(self._leases.rejection(self.identity.key))
+        if self.replication is not None:
+            # What waits may be on other disks: it is not refused, but lost to a recovery.
+            self.replication.lease_lost(self._leases.rejection(self.identity.key))
+        else:
+            self.fail(self._leases.rejection(self.identity.key))
         return False
 
     def _next_allocation(self) -> int:

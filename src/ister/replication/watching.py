@@ -1,0 +1,98 @@
+"""Who begins a recovery, and when: suspicion by missed answers, and turns.
+
+A segment whose leader does not answer for `failover_after` is recovered by the first of its other replicas that this
+node believes alive. One whose recovery was begun, and does not come to an end in three times that, is by the next
+replica behind its coordinator. Every node decides by what it sees: that two decide the same costs time, not
+records. A leader that was restarted, or lost its segment otherwise, knows it at first hand and begins at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+
+from ister.metadata.state import TopicState
+from ister.metadata.store import MetadataStore
+from ister.protocol.peer import node_of
+from ister.replication.recovering import Recoveries
+
+log = logging.getLogger("ister.replication.watch")
+
+LOOK_SECONDS = 0.1
+PATIENCE = 3
+
+
+class Watched(Protocol):
+    metadata: MetadataStore
+    member: int
+    recoveries: Recoveries
+
+
+class Watch:
+    def __init__(self, node: Watched, failover_after: float) -> None:
+        self._node = node
+        self._after = failover_after
+        self._silent_since: dict[int, float] = {}
+        """Members that do not answer, and since when."""
+        self._recovering: dict[int, float] = {}
+        """Topics whose open segment is being recovered, by whomever, and since when the last one has begun."""
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self._look(asyncio.get_running_loop().time())
+
+    def wants(self, topic: TopicState) -> None:
+        """This node led the segment, and does not any more. If another recovers it, that is waited for."""
+        segment = topic.open_segment
+        if not segment.recovery:
+            self._node.recoveries.begin(topic)
+        else:
+            self._recovering.setdefault(topic.uid, asyncio.get_running_loop().time())
+
+    def recovery_began(self, topic: TopicState) -> None:
+        self._recovering[topic.uid] = asyncio.get_running_loop().time()
+
+    def _look(self, now: float) -> None:
+        metadata = self._node.metadata
+        state = metadata.state
+        silent = {m for m in state.leaders() if not metadata.is_alive(m)}
+        self._silent_since = {m: self._silent_since.get(m, now) for m in silent}
+        for member, since in self._silent_since.items():
+            if now - since >= self._after:
+                self._stand_in_for(member)
+        for uid, since in list(self._recovering.items()):
+            topic = state.topic_by_uid(uid)
+            if topic is None or not topic.open_segment.recovery:
+                del self._recovering[uid]
+            elif now - since >= PATIENCE * self._after and self._is_next(topic):
+                self._recovering[uid] = now
+                self._node.recoveries.begin(topic)
+
+    def _stand_in_for(self, leader: int) -> None:
+        state = self._node.metadata.state
+        for uid in list(state.led_by(leader)):
+            topic = state.topic_by_uid(uid)
+            if topic is not None and not topic.open_segment.recovery and self._is_first(topic):
+                if not self._node.recoveries.is_running(topic.open_segment.uid):
+                    key = topic.key_of(topic.open_segment)
+                    log.warning("node %d, which leads %s, does not answer", node_of(leader), key)
+                self._node.recoveries.begin(topic)
+
+    def _is_first(self, topic: TopicState) -> bool:
+        """Whether this node is the first of the other replicas that is believed alive."""
+        segment, metadata = topic.open_segment, self._node.metadata
+        if len(segment.replicas) < 2:
+            return False
+        alive = [m for m in segment.replicas if m != segment.leader and metadata.is_alive(m)]
+        return bool(alive) and alive[0] == self._node.member
+
+    def _is_next(self, topic: TopicState) -> bool:
+        """Whether this node is the first replica behind the coordinator that is believed alive."""
+        segment, metadata = topic.open_segment, self._node.metadata
+        replicas = segment.replicas
+        place = replicas.index(segment.coordinator) + 1 if segment.coordinator in replicas else 0
+        order = [*replicas[place:], *replicas[:place]]
+        alive = [m for m in order if metadata.is_alive(m)]
+        return bool(alive) and alive[0] == self._node.member

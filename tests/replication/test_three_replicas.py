@@ -1,0 +1,77 @@
+"""Clusters of three nodes with three replicas, whole brokers on simulated seams."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.cluster_world import World, WorldNode, read_all, run_story
+
+
+def numbers(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+async def agree(world: World, name: str, end: int) -> None:
+    """All nodes have the open segment up to `end`."""
+    async with asyncio.timeout(30):
+        while not all(_end(node, name) >= end for node in world.up):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def _end(node: WorldNode, name: str) -> int:
+    topic = node.topic(name)
+    if topic.leads:
+        return topic.end_offset
+    found = node.broker.replication.copies.follower(topic.state.open_segment.uid)
+    return found.committed_end if found is not None else topic.state.open_segment.base_offset
+
+
+def test_what_is_appended_is_on_all_three_disks() -> None:
+    async def story(world: World) -> None:
+        async with world.connect(1, 2, 3) as log:
+            for value in numbers(20):
+                await log.append("t", [value])
+        await agree(world, "t", 20)
+        leader = world.leader_of("t")
+        segment = leader.topic("t").state.open_segment
+        assert len(segment.replicas) == 3
+        path = f"segments/{leader.topic('t').state.uid:016d}/{segment.segment:08d}-{segment.uid:016d}.log"
+        position = leader.topic("t")._segment.position  # type: ignore[union-attr]
+        images = {node.disk.durable_bytes(path, 0, position) for node in world.up}
+        assert len(images) == 1 and len(images.pop()) == position
+
+    run_story(story)
+
+
+def test_the_death_of_a_leader_with_its_disk_loses_nothing() -> None:
+    async def story(world: World) -> None:
+        async with world.connect(1, 2, 3) as log:
+            for value in numbers(20):
+                await log.append("t", [value])
+            leader = world.leader_of("t")
+            leader.kill(power=True)
+            leader.wipe()
+            for value in numbers(20, 20):
+                await log.append("t", [value])
+            assert [record.value async for record in log.read("t")] == numbers(40)
+
+    run_story(story)
+
+
+def test_a_leader_that_comes_back_goes_on_in_another_segment() -> None:
+    """A3."""
+
+    async def story(world: World) -> None:
+        async with world.connect(1, 2, 3) as log:
+            await log.append("t", numbers(5))
+            leader = world.leader_of("t")
+            leader.kill()
+            await leader.start()
+            await log.append("t", numbers(5, 5))
+            assert [record.value async for record in log.read("t")] == numbers(10)
+        assert len(leader.topic("t").state.segments) == 2
+        await world.settle()
+        async with world.connect(leader.node_id) as log:
+            assert await read_all(log, "t") == numbers(10)
+
+    run_story(story)
