@@ -80,6 +80,7 @@ class WorldNode:
                 "client_port": CLIENT_PORT,
                 "peer_host": self.host,
                 "peer_port": PEER_PORT,
+                "replicas": 1,
                 **self.settings,
                 **settings,
             }
@@ -197,7 +198,7 @@ def run_story(
     seconds: float = 3600,
     **settings: Any,
 ) -> T:
-    """Run it against a settled cluster with these settings of all brokers."""
+    """Run it against a settled cluster with these settings of all brokers; one replica unless they say more."""
 
     async def main(loop: VirtualLoop) -> T:
         world = World(loop, settings)

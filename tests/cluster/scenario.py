@@ -75,6 +75,7 @@ class Run:
         self.size = 5 if loop.seed % 4 == 3 else 3
         heartbeat_ms = self.dice.choice((100, 250, 300))
         self.config = BrokerConfig(
+            replicas=1,
             admin_port=-1,
             peer_port=PEER_PORT,
             heartbeat_ms=heartbeat_ms,

@@ -30,7 +30,7 @@ class World:
         self.history = History()
         self.network = SimNetwork(loop.fork("network"), trace=loop.trace)
         self.watch = Watch(self.history)
-        self._config = BrokerConfig(**{"admin_port": -1, "peer_port": PEER_PORT, **config})
+        self._config = BrokerConfig(**{"admin_port": -1, "peer_port": PEER_PORT, "replicas": 1, **config})
         self.nodes = {number: self.make(number) for number in range(1, size + 1)}
         self.clients = ClusterClients(loop, self.network, self.history, list(self.nodes))
 

@@ -1,23 +1,21 @@
-"""A segment's life and recovery in miniature, from a seed: `python -m tests.replication.recovery_model --seeds 5000`.
+"""A segment's recoveries in miniature: `python -m tests.replication.recovery_model --seeds 5000`.
 
-Replicas are ends of logs on disks; all are prefixes of what one leader wrote. The leader runs the real `Progress`,
-each coordinator the real `Recovery`; what is between them is this file: a bag of messages that are lost, late and
-executed without an answer, processes that die at any step, disks that are lost or cut a rotten tail, a leader that
-goes on while it is being recovered, and several coordinators at once. In the end the weather clears, and the
-segment has to be sealed.
+Each coordinator runs the real `Recovery`, the leader the real `Progress` (`segment_model`). What is between
+them is here: a bag of messages that are lost, late, or executed without an answer; processes that die at any
+step; disks that are lost, or cut a rotten tail; a leader that goes on while its segment is recovered; several
+coordinators at once. In the end the weather clears, and the segment has to be sealed.
 
-Faults stay within what is promised: a minority is lost or in doubt; or nobody is lost, and all but one may doubt.
+Faults stay within what is promised: a minority is lost or in doubt; or nobody is lost, and of those who had
+what was acknowledged one is not in doubt.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 
-from ister.protocol.replication import Refusal, Replicated
 from ister.replication.failover import Recovery
 from ister.replication.failover_events import (
     Begin,
@@ -45,65 +43,13 @@ from ister.replication.failover_events import (
     Superseded,
 )
 from ister.replication.progress import Progress
+from tests.replication.segment_model import Disk, Faults, Segment, require
 
 STEPS = 160
 CALM_ROUNDS = 60
-WINDOW = 5
 RECORD_BYTES = 10
 WEATHERS = ("", "the leader is gone", "the leader runs on", "anybody is hidden", "many coordinate")
 UNEXPECTED = (Reason.COMMITTED_MISSING, Reason.DIVERGED)
-
-
-class PropertyBroken(AssertionError):
-    """Something that must hold did not."""
-
-
-def require(holds: bool, message: str) -> None:
-    if not holds:
-        raise PropertyBroken(message)
-
-
-@dataclass(frozen=True)
-class Faults:
-    """Bugs of those who are neither the coordinator nor the leader."""
-
-    fence_not_compared: bool = False
-    fence_forgotten: bool = False
-    answers_before_sync: bool = False
-    takes_appends_when_fenced: bool = False
-    older_seal_accepted: bool = False
-
-
-class Disk:
-    """One member's log of the segment, and its process."""
-
-    def __init__(self, member: int) -> None:
-        self.member = member
-        self.durable = 0
-        self.most = 0
-        """The most that was ever durable here."""
-        self.written = 0
-        self.promised = 0
-        self.in_doubt = False
-        self.known_commit = 0
-        self.is_up = True
-        self.lost: FenceFault | None = None
-        """Of a lost disk, what is heard instead of it."""
-        self.has_left = False
-        self.unanswered = 0
-
-    def sync(self, end: int) -> None:
-        self.durable = max(self.durable, end)
-        self.most = max(self.most, self.durable)
-
-
-class Link:
-    """The stream from the leader to a follower, and back."""
-
-    def __init__(self) -> None:
-        self.out: deque[tuple[int, int, int]] = deque()
-        self.back: deque[Replicated] = deque()
-        self.is_up = False
 
 
 class Attempt:
@@ -124,8 +70,8 @@ class Attempt:
         self.is_alive = not self.machine.is_over
 
 
-class World:
-    """One seed's segment."""
+class World(Segment):
+    """One seed's segment, what befalls it, and its recovery."""
 
     def __init__(
         self,
@@ -135,37 +81,24 @@ class World:
         progress_class: type[Progress] = Progress,
         weather: str | None = None,
     ) -> None:
-        self.random = random = Random(seed)
-        self.recovery_class = recovery_class
-        self.faults = faults or Faults()
+        random = Random(seed)
         self.weather = random.choice(WEATHERS) if weather is None else weather
         count = random.choice((2, 4) if self.weather == "many coordinate" else (1, 2, 3, 3, 3, 4, 5))
-        self.quorum = count // 2 + 1
-        self.replicas = tuple(random.sample(range(1, count + 1), count))
-        self.disks = {member: Disk(member) for member in range(1, count + 1 + random.randint(0, 2))}
-        self.substitutes = tuple(member for member in self.disks if member > count)
-        self.leader = self.replicas[0]
-        self.is_leading = True
-        self.log_end = 0
-        self.progress = progress_class(self.leader, self.replicas, 0)
-        self.links = {member: Link() for member in self.replicas[1:]}
-        self.acknowledged = 0
+        super().__init__(random, count, faults or Faults(), progress_class)
+        self.recovery_class = recovery_class
         self.last_begun = 0
         self.seal: ProposeSeal | None = None
         self.bag: list[tuple[Attempt | None, Effect] | tuple[Attempt, Event]] = []
         self.late: list[tuple[Attempt | None, Effect]] = []
         self.lateness = random.choice((0.0, 0.25))
         self.attempts: list[Attempt] = []
-        self.counts: Counter[str] = Counter()
         self.loss = random.choice((0.0, 0.1, 0.3))
         self.may_lose = random.random() < 0.7
-        # Somebody who had all that was acknowledged is neither lost nor in doubt: the leader, or one of any Q.
+        # Somebody who had all that was acknowledged is neither lost nor in doubt: the leader, or one of Q.
         can_be_struck = count - self.quorum if self.may_lose else self.quorum - 1
         self.victims = random.sample(self.replicas, can_be_struck)
         if not self.may_lose and random.random() < 0.5:
             self.victims = list(self.replicas[1:])
-        self.slow = set(random.sample(self.replicas[1:], random.choice((0, count - self.quorum))))
-        """Followers that are mostly behind."""
         self.hidden: set[int] = set()
         """Members that others' requests do not reach, though the leader's stream may."""
         self.actions: list[Callable[[], None]] = [
@@ -212,94 +145,6 @@ class World:
     def members(self) -> Members:
         active = frozenset(member for member, disk in self.disks.items() if not disk.has_left)
         return Members(active, self.substitutes)
-
-    # Writing.
-
-    def append(self) -> None:
-        if self.is_leading:
-            self.log_end += self.random.randint(1, 3)
-            self.pump()
-            self.disks[self.leader].written = self.log_end
-
-    def pump(self) -> None:
-        if not self.is_leading:
-            return
-        for member, link in self.links.items():
-            if member in self.slow and self.random.random() < 0.9:
-                continue
-            if not link.is_up:
-                if self.random.random() < 0.5 and self.disks[member].is_up:
-                    link.is_up = True
-                    self.progress.connected(member)
-                    self.progress.told(member, self.acknowledged)
-                    link.out.append((0, 0, self.acknowledged))
-                continue
-            start = self.progress.wants(member, self.log_end, WINDOW)
-            if start is not None:
-                end = min(self.log_end, start + self.random.randint(1, 4))
-                self.progress.sent(member, end, end - start, self.acknowledged)
-                link.out.append((start, end, self.acknowledged))
-
-    def link(self) -> None:
-        for member, link in self.links.items():
-            if link.out and self.random.random() < 0.6:
-                self.follow(self.disks[member], link, *link.out.popleft())
-
-    def follow(self, disk: Disk, link: Link, start: int, end: int, commit: int) -> None:
-        if disk.promised and not self.faults.takes_appends_when_fenced:
-            link.back.append(Replicated(0, disk.durable, Refusal.FENCED, disk.promised))
-        elif start > disk.written:
-            link.back.append(Replicated(0, disk.durable, Refusal.GAP))
-        else:
-            disk.written = max(disk.written, end)
-            disk.known_commit = max(disk.known_commit, commit)
-            if self.faults.answers_before_sync:
-                link.back.append(Replicated(0, disk.written))
-            elif disk.written > disk.durable:
-                disk.unanswered += 1
-            else:
-                link.back.append(Replicated(0, disk.durable))
-
-    def sync(self) -> None:
-        disk = self.disks[self.random.choice(self.replicas)]
-        if not disk.is_up:
-            return
-        disk.sync(disk.written)
-        if disk.member == self.leader:
-            if self.is_leading:
-                self.progress.own_synced(disk.durable)
-                self.acknowledge()
-        elif self.links[disk.member].is_up and not disk.promised:
-            self.links[disk.member].back.extend([Replicated(0, disk.durable)] * disk.unanswered)
-        disk.unanswered = 0
-
-    def answer(self) -> None:
-        for member, link in self.links.items():
-            if link.back and self.is_leading and self.random.random() < 0.6:
-                self.progress.answered(member, link.back.popleft())
-                self.acknowledge()
-                # A leader that learns that it is fenced stops (H4), sooner or later.
-                if self.progress.is_fenced and self.random.random() < 0.3:
-                    self.is_leading = False
-
-    def acknowledge(self) -> None:
-        end = self.acknowledged = self.progress.commit_end
-        holding = [m for m in self.replicas if self.disks[m].most >= end]
-        require(len(holding) >= self.quorum, f"{end} was acknowledged, and was durable only on {holding}")
-        require(self.seal is None or end <= self.seal.end_offset, f"{end} was acknowledged after {self.seal}")
-
-    def cut_link(self) -> None:
-        if self.links:
-            self.break_link(self.random.choice(self.replicas[1:]))
-
-    def break_link(self, member: int) -> None:
-        link = self.links[member]
-        if link.is_up:
-            link.out.clear()
-            link.back.clear()
-            link.is_up = False
-            self.disks[member].unanswered = 0
-            self.progress.disconnected(member)
 
     # What goes wrong.
 
@@ -458,7 +303,7 @@ class World:
             if effect.recovery < target.promised and not self.faults.fence_not_compared:
                 return CopyMissed(target.member, source.member, CopyFault.SUPERSEDED)
             # A substitute has no log of its own to go on with: each recovery's copy begins anew.
-            target.promised, target.durable = effect.recovery, 0
+            target.promised, target.durable, target.written = effect.recovery, 0, 0
         elif effect.recovery < target.promised and not self.faults.fence_not_compared:
             return CopyMissed(target.member, source.member, CopyFault.SUPERSEDED)
         if target.durable < effect.end_offset:
@@ -478,7 +323,7 @@ class World:
             return SealMissed(ProposalFault.STALE)
         if any(self.disks[member].has_left for member in seal.replicas):
             return SealMissed(ProposalFault.REFUSED)
-        self.seal = seal
+        self.seal, self.sealed_end = seal, seal.end_offset
         self.check_seal(seal)
         self.tell_all(SegmentSealed(seal.end_offset))
         return SegmentSealed(seal.end_offset)
@@ -493,7 +338,8 @@ class World:
             disk = self.disks[member]
             was_struck = disk.lost is not None or disk.in_doubt
             require(
-                disk.durable >= end or was_struck, f"{member} is said to hold {end}, but ends at {disk.durable}"
+                disk.durable >= end or was_struck,
+                f"{member} is said to hold {end}, but ends at {disk.durable}",
             )
         self.counts["substituted"] += any(member in self.substitutes for member in holders)
         self.counts["tail kept"] += end > self.acknowledged
@@ -510,10 +356,7 @@ class World:
         for round_ in range(CALM_ROUNDS):
             if round_ == CALM_ROUNDS // 2:
                 self.hidden.clear()
-            for _ in range(1_000):
-                if not self.bag:
-                    break
-                self.deliver()
+            self.deliver_all()
             for action in (self.append, self.link, self.sync, self.answer):
                 action()
             if self.seal is not None:
@@ -527,7 +370,15 @@ class World:
         for action in self.random.choices(self.actions[:5], k=60):
             action()
         self.counts["acknowledged"] = self.acknowledged
-        require(not any(attempt.is_alive for attempt in self.attempts) or bool(self.bag), "somebody waits on")
+        self.deliver_all()
+        require(not any(attempt.is_alive for attempt in self.attempts), "somebody does not hear of the seal")
+
+    def deliver_all(self) -> None:
+        for _ in range(2_000):
+            if not self.bag:
+                return
+            self.deliver()
+        require(False, "messages without end")
 
 
 def main() -> None:

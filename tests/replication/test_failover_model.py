@@ -14,7 +14,8 @@ from ister.errors import InvariantBroken
 from ister.replication.failover import Recovery
 from ister.replication.progress import Progress
 from tests.replication import planted_model as planted
-from tests.replication.recovery_model import Faults, PropertyBroken, World
+from tests.replication.recovery_model import World
+from tests.replication.segment_model import Faults, PropertyBroken
 
 SEEDS = 2_000
 

@@ -40,7 +40,7 @@ def test_what_is_appended_is_on_all_three_disks() -> None:
         images = {node.disk.durable_bytes(path, 0, position) for node in world.up}
         assert len(images) == 1 and len(images.pop()) == position
 
-    run_story(story)
+    run_story(story, replicas=3)
 
 
 def test_the_death_of_a_leader_with_its_disk_loses_nothing() -> None:
@@ -55,7 +55,7 @@ def test_the_death_of_a_leader_with_its_disk_loses_nothing() -> None:
                 await log.append("t", [value])
             assert [record.value async for record in log.read("t")] == numbers(40)
 
-    run_story(story)
+    run_story(story, replicas=3)
 
 
 def test_a_leader_that_comes_back_goes_on_in_another_segment() -> None:
@@ -74,4 +74,43 @@ def test_a_leader_that_comes_back_goes_on_in_another_segment() -> None:
         async with world.connect(leader.node_id) as log:
             assert await read_all(log, "t") == numbers(10)
 
-    run_story(story)
+    run_story(story, replicas=3)
+
+
+def test_a_follower_that_was_away_catches_up_and_its_copies_of_sealed_segments_are_completed() -> None:
+    async def story(world: World) -> None:
+        async with world.connect(1, 2, 3) as log:
+            await log.append("t", numbers(3))
+            away = next(node for node in world.up if node is not world.leader_of("t"))
+            away.kill()
+            for number in range(3, 30):
+                await log.append("t", numbers(1, number))
+            await away.start()
+            for number in range(30, 33):
+                await log.append("t", numbers(1, number))
+        await world.settle()
+        async with asyncio.timeout(60):
+            while away.broker.replication.completions.behind:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        for node in world.up:
+            if node is not away:
+                node.kill()
+        sealed = [one for one in away.topic("t").state.segments if one.is_sealed]
+        mine = [one for one in sealed if away.member in one.replicas]
+        assert mine[0].base_offset == 0, "the one that was sealed while it was away"
+        for segment in mine:
+            found = await away.topic("t").read(segment.base_offset, 1 << 20)
+            assert found.records == segment.end_offset - segment.base_offset
+
+    run_story(story, replicas=3, segment_records=4)
+
+
+def test_many_rollovers_with_three_replicas() -> None:
+    async def story(world: World) -> None:
+        async with world.connect(1, 2, 3) as log:
+            for number in range(100):
+                await log.append("t", numbers(1, number))
+            assert await read_all(log, "t") == numbers(100)
+        assert len(world.nodes[1].topic("t").state.segments) > 20
+
+    run_story(story, replicas=3, segment_records=4)

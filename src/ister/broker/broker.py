@@ -164,6 +164,7 @@ class Broker:
             max_held_seconds=self.config.max_held_ms / 1000,
             max_clock_skew_us=self.config.max_clock_skew_ms * 1000,
             quorum_timeout_seconds=self.config.quorum_timeout_ms / 1000,
+            replica_lost_seconds=self.config.replica_lost_ms / 1000,
             replication=self.replication,
         )
         self._has_metadata = True

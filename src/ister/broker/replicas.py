@@ -6,6 +6,7 @@ the event loop: a recovery that began, a seal, a topic that is gone.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ister.broker.replicas")
 
-KINDS = frozenset({PeerKind.FENCE, PeerKind.COPY, PeerKind.READ_LOG})
+LOOK_SECONDS = 0.5
 
 
 class NodeReplication:
@@ -58,8 +59,19 @@ class NodeReplication:
         self._watch = Watch(self, broker.config.failover_after_ms / 1000)
         self._peers.replicate(self.streams, self.copies.received)
 
+    async def _look_after_leading(self) -> None:
+        """What no message triggers: followers that are lost, appends that wait for too few of them."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now, monotonic = asyncio.get_running_loop().time(), self._broker.clock.monotonic()
+            for topic in list(self._broker.topics.values()):
+                if topic.leads:
+                    topic.check_quorum(monotonic)
+                    topic.check_replicas(now)
+
     def start(self) -> None:
         """This start is announced: what is known here is no older than this node's last life."""
+        self._broker.spawn(self._look_after_leading())
         self._broker.spawn(self._watch.run())
         self._broker.spawn(self.completions.look_at_all())
 

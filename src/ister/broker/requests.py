@@ -22,10 +22,12 @@ from ister.client.connection import Answer
 from ister.errors import (
     BadRequest,
     ConnectionFailed,
+    CorruptSegment,
     IsterError,
     NodeUnreachable,
     NotLeader,
     OffsetOutOfRange,
+    RequestTimeout,
     UnknownTopic,
 )
 from ister.metadata.state import SegmentState
@@ -115,14 +117,32 @@ class Requests:
     async def _ask(
         self, segment: SegmentState, kind: Kind, request: msgspec.Struct, wait_s: float = 0.0
     ) -> Answer:
-        """Have the node answer that has the segment; an error names it."""
+        """Have a node answer that has the segment; an error names it. Of a sealed one any replica may."""
         self._forwards.add()
-        try:
-            return await self._broker.forwarder.request(
-                segment.leader, kind, encode_header(request), timeout_s=10.0 + wait_s
-            )
-        except ConnectionFailed as error:  # a read that was lost on the way may simply be asked for again
-            raise NodeUnreachable(f"node {node_of(segment.leader)} was lost: {error.message}") from error
+        header = encode_header(request)
+        sources = self._sources(segment)
+        for source in sources:
+            try:
+                return await self._broker.forwarder.request(source, kind, header, timeout_s=10.0 + wait_s)
+            except ConnectionFailed as error:  # a read that was lost on the way may simply be asked for again
+                if source == sources[-1]:
+                    raise NodeUnreachable(f"node {node_of(source)} was lost: {error.message}") from error
+            except (NodeUnreachable, NotLeader, RequestTimeout, CorruptSegment):
+                if source == sources[-1]:
+                    raise
+        raise NodeUnreachable("no node has it")
+
+    def _index_of(self, segment: SegmentState) -> int:
+        """What the node that is asked must know: that the segment is there, or that it is sealed."""
+        return self._broker.metadata.state.applied_index if segment.is_sealed else segment.uid
+
+    def _sources(self, segment: SegmentState) -> list[int]:
+        if not segment.is_sealed:
+            return [segment.leader]
+        metadata = self._broker.metadata
+        others = [m for m in segment.replicas if m != metadata.member]
+        others.sort(key=lambda member: (not metadata.is_alive(member), member != segment.leader))
+        return others or [segment.leader]
 
     # Records.
 
@@ -136,6 +156,8 @@ class Requests:
             topic = await self._broker.find_same(request.topic, request.topic_uid, request.min_index)
             try:
                 segment = topic.holder(request.offset)
+                if segment is not None and request.here_only:
+                    raise _no_copy(topic, segment)
                 if segment is not None:
                     await self._fetch_elsewhere(connection, correlation, request, segment, deadline)
                     return
@@ -172,7 +194,9 @@ class Requests:
                 segment = topic.holder(request.offset)
                 if segment is None:
                     return b"".join((await topic.read(request.offset, request.max_bytes)).buffers)
-                passed = msgspec.structs.replace(request, min_index=segment.uid)
+                passed = msgspec.structs.replace(
+                    request, min_index=self._index_of(segment), here_only=segment.is_sealed
+                )
                 return bytes((await self._ask(segment, Kind.FETCH, passed)).payload)
             except NotLeader as error:
                 await tries.again(error)
@@ -234,7 +258,9 @@ class Requests:
         """From the node that has the records; waiting for one holds neither a slot nor memory here, so that
         readers of quiet topics are in nobody's way."""
         wait_s = max(0.0, deadline - asyncio.get_running_loop().time())
-        passed = msgspec.structs.replace(request, min_index=segment.uid, wait_ms=0)
+        passed = msgspec.structs.replace(
+            request, min_index=self._index_of(segment), wait_ms=0, here_only=segment.is_sealed
+        )
         if wait_s and not request.only_wait and await self._pass_on(connection, correlation, passed, segment):
             return
         if wait_s:
@@ -314,9 +340,12 @@ class Requests:
                 await self._is_current()
             segment = topic.state.open_segment if at == LATEST else topic.first_since(at)
             try:
-                if self._broker.metadata.member in segment.replicas:
+                if topic.is_here(segment):
                     return await (topic.known_end() if at == LATEST else topic.offset_at(at))
-                passed = messages.ListOffsets(request.topic, [at], segment.uid)
+                if request.here_only:
+                    raise _no_copy(topic, segment)
+                index = self._index_of(segment)
+                passed = messages.ListOffsets(request.topic, [at], index, segment.is_sealed)
                 answer = await self._ask(segment, Kind.LIST_OFFSETS, passed)
                 return decode_message(messages.ListOffsetsAnswer, answer.header).offsets[0]
             except NotLeader as error:
@@ -459,3 +488,7 @@ class Requests:
         uptime = int((self._broker.clock.monotonic() - self._started) * 1000)
         answer = messages.StatsAnswer(self._read_rss(), uptime, self._broker.metrics.values())
         self.respond(connection, correlation, answer)
+
+
+def _no_copy(topic: TopicLog, segment: SegmentState) -> NodeUnreachable:
+    return NodeUnreachable(f"this node has no whole copy of {topic.state.key_of(segment)} yet")

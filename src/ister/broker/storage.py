@@ -43,4 +43,5 @@ class Storage:
     max_held_seconds: float
     max_clock_skew_us: int
     quorum_timeout_seconds: float
+    replica_lost_seconds: float
     replication: NodeReplication

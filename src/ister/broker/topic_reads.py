@@ -51,9 +51,16 @@ class ReadableTopic:
         What lies outside the chain is answered here: with an error that says what is there.
         """
         state = self.state.holding(offset)
-        if state is None or offset < self.state.start_offset or self._storage.member in state.replicas:
+        if state is None or offset < self.state.start_offset or self.is_here(state):
             return None
         return state
+
+    def is_here(self, state: SegmentState) -> bool:
+        """Whether this node answers for a segment: it leads it, or has a whole copy of a sealed one (F3)."""
+        if not state.is_sealed:
+            return state.leader == self._storage.member
+        is_whole = not self._storage.replication.completions.is_incomplete(state.uid)
+        return self._storage.member in state.replicas and is_whole
 
     async def ensure_open(self) -> Segment:
         """The chain's open segment, opened if need be; raises what prevents it."""
@@ -133,7 +140,7 @@ class ReadableTopic:
             segment.release()
 
     async def _read_sealed(self, state: SegmentState, offset: int, max_bytes: int) -> Found:
-        if self._storage.member not in state.replicas:
+        if not self.is_here(state):
             # The chain has grown since somebody looked for the holder: who asked looks again.
             raise NotLeader(f"{self.state.key_of(state)} is on node {node_of(state.leader)}")
         try:
@@ -144,7 +151,16 @@ class ReadableTopic:
             if offset < self.state.start_offset:
                 raise self.out_of_range(offset, self.end_offset) from None  # trimmed while it was being read
             self._check_is_current(error)
+            self._look_elsewhere(state, error)
             raise
+
+    def _look_elsewhere(self, state: SegmentState, error: CorruptSegment) -> None:
+        """Of a damaged copy where there are others: it is not served from any more, and is mended."""
+        if len(state.replicas) > 1:
+            place = self._storage.replication.copies.place(self.state.uid, state.uid)
+            if place is not None:
+                self._storage.replication.completions.suspect(place)
+                raise NotLeader(f"this node's copy is not served: {error.message}") from error
 
     def _check_is_current(self, error: CorruptSegment) -> None:
         """What is known here right after a start may be older than this node's last life, which has removed
@@ -188,7 +204,7 @@ class ReadableTopic:
             if self.is_deleted:
                 raise self._gone()
             state = self.first_since(time_us)
-            if self._storage.member not in state.replicas:
+            if not self.is_here(state):
                 raise self._led_elsewhere(state)
             if state.is_sealed:
                 found = await self._sealed_offset_at(state, time_us)
@@ -217,6 +233,7 @@ class ReadableTopic:
                 raise self._gone() from None
             if state in self.state.segments:
                 self._check_is_current(error)
+                self._look_elsewhere(state, error)
                 raise
             return None
 

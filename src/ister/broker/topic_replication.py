@@ -14,6 +14,7 @@ import logging
 
 from ister.broker import handoff as steps
 from ister.broker.held import HeldAppend
+from ister.broker.sealing import replicas_for
 from ister.broker.topic_opening import OpenableTopic
 from ister.errors import SegmentFenced
 from ister.frame import FrameHeader, decode_header
@@ -81,6 +82,21 @@ class ReplicatedTopic(OpenableTopic):
             since = segment.waiting_since
             if since is not None and now - since > timeout:
                 self.lose(f"too few of its replicas answered for {timeout:g} s")
+
+    def check_replicas(self, now: float) -> None:
+        """Hand off to a segment with replicas that answer, where a follower is lost for long; and to one with more
+        replicas, where the topic wants more than it has and there are nodes for them."""
+        if self._leading is None or not self._handoff.admits:
+            return
+        lost = self._leading.lost_for(now)
+        if lost > self._storage.replica_lost_seconds or self._could_have_more():
+            self.roll_over()
+
+    def _could_have_more(self) -> bool:
+        wanted = replicas_for(
+            self._storage, self.state.name, self.state.settings.replicas, self._storage.member
+        )
+        return len(wanted) > len(self.state.open_segment.replicas)
 
     async def fenced(self, segment_uid: int) -> int:
         """A recovery fences this segment here: nothing is written to it when this returns. What is known to be

@@ -87,6 +87,8 @@ class Fetch(Message, frozen=True):
     """From a node that passes it on: answer without a payload, once there is one or the wait is over."""
     topic_uid: int = 0
     """The topic that the reader has read so far: one that was made again under its name is another (I3)."""
+    here_only: bool = False
+    """From a node that passes it on, to one of a sealed segment's replicas: answer from that copy, or fail."""
 
 
 class FetchAnswer(Message, frozen=True):
@@ -106,6 +108,7 @@ class ListOffsets(Message, frozen=True):
     at: list[int]
     """`EARLIEST`, `LATEST`, or a time in microseconds: the first record appended at or after it."""
     min_index: int = 0
+    here_only: bool = False
 
 
 class ListOffsetsAnswer(Message, frozen=True):

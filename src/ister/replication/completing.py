@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from ister.errors import InvariantBroken, IsterError
+from ister.errors import CorruptSegment, InvariantBroken, IsterError
 from ister.metadata.store import MetadataStore
 from ister.protocol.peer import node_of
 from ister.replication.copies import Copies, Place
@@ -79,13 +79,18 @@ class Completions:
 
     async def _complete(self, place: Place) -> None:
         uid = place.segment.uid
+        is_damaged = False
         try:
             while uid in self._incomplete and self._copies.place(place.topic.uid, uid) is not None:
                 try:
-                    if await self._copies.finish(place, self._sources(place)):
+                    if await self._copies.finish(place, self._sources(place), is_damaged=is_damaged):
                         break
                 except InvariantBroken:
                     raise
+                except CorruptSegment as error:
+                    log.error("a copy is damaged, and is replaced: %s", error)
+                    is_damaged = True
+                    continue
                 except (IsterError, OSError) as error:
                     log.warning("%s is not complete here: %s", place.identity.key, error)
                 await asyncio.sleep(RETRY_SECONDS)

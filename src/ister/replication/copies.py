@@ -33,7 +33,7 @@ from ister.metadata.store import MetadataStore
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.peer import PeerKind, node_of
 from ister.protocol.replication import Copy, CopyAnswer, Fence, FenceAnswer, ReadLog, Refusal, Replicate
-from ister.replication.copying import Copied, Source, Wanted, copy_log, read_frames
+from ister.replication.copying import Copied, Source, Wanted, copy_log, read_frames, replace_copy
 from ister.replication.fences import read_fence, write_fence
 from ister.replication.follower import Follower
 from ister.wal.followed import FollowedSegment
@@ -77,6 +77,10 @@ class CheckedReads(Protocol):
         self, identity: SegmentIdentity, state: SegmentState, offset: int, max_bytes: int
     ) -> bytes:
         """Frames of a sealed segment's log here, each checked in full."""
+        ...
+
+    def forget(self, prefix: str) -> None:
+        """Files under this path were replaced."""
         ...
 
 
@@ -313,8 +317,9 @@ class Copies:
             follower.refuse(Refusal.SEALED, 0)
             await follower.close()
 
-    async def finish(self, place: Place, sources: list[int]) -> bool:
-        """Make the log of a sealed segment end where the seal says; False if that was not possible yet."""
+    async def finish(self, place: Place, sources: list[int], *, is_damaged: bool) -> bool:
+        """Make the log of a sealed segment end where the seal says, or replace it as a whole; False if that was
+        not possible yet."""
         await self.sealed(place)
         segment, identity = place.segment, place.identity
         end = segment.end_offset
@@ -322,13 +327,14 @@ class Copies:
         async with self._lock(segment.uid):
             self._close_fenced(segment.uid)
             commit = self._commit_known.get(segment.uid, 0)
-            cut = await self._disk.run(lambda: _cut(self._disk, place, end, commit))
-            if cut:
+            if not is_damaged and await self._disk.run(lambda: _cut(self._disk, place, end, commit)):
                 self._commit_known.pop(segment.uid, None)
                 return True
+            bring = replace_copy if is_damaged else copy_log
             for member in sources:
                 try:
-                    await copy_log(self._disk, self._clock, _wanted(place, end), self.source(place, member))
+                    await bring(self._disk, self._clock, _wanted(place, end), self.source(place, member))
+                    self._sealed.forget(identity.path)
                     log.info("completed", extra={"fields": {"segment": identity.key, "end": end}})
                     return True
                 except (NodeUnreachable, CorruptFrame) as error:

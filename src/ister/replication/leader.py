@@ -61,6 +61,8 @@ class Leading:
         self._told_due: asyncio.TimerHandle | None = None
         self._catching_up: dict[int, asyncio.Task[None]] = {}
         self._closed = False
+        self._lost_since: dict[int, float] = dict.fromkeys(self.followers, self._now())
+        """Followers that do not follow, and since when."""
         for member in self.followers:
             streams.add(member, self)
 
@@ -114,6 +116,18 @@ class Leading:
         self._pump(member)
 
     # Committing.
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def lost_for(self, now: float) -> float:
+        """For how long the follower that is lost longest has been."""
+        for member in self.followers:
+            if self.progress.is_following(member):
+                self._lost_since.pop(member, None)
+            else:
+                self._lost_since.setdefault(member, now)
+        return now - min(self._lost_since.values(), default=now)
 
     def _advance(self) -> None:
         end = self.progress.commit_end
