@@ -83,14 +83,15 @@ class World(Segment):
     ) -> None:
         random = Random(seed)
         self.weather = random.choice(WEATHERS) if weather is None else weather
-        count = random.choice((2, 4) if self.weather == "many coordinate" else (1, 2, 3, 3, 3, 4, 5))
-        super().__init__(random, count, faults or Faults(), progress_class)
+        is_duel = self.weather == "many coordinate"
+        count = random.choice((2, 4) if is_duel else (1, 2, 3, 3, 3, 4, 5))
+        super().__init__(random, count, random.randint(is_duel, 2), faults or Faults(), progress_class)
         self.recovery_class = recovery_class
         self.last_begun = 0
         self.seal: ProposeSeal | None = None
         self.bag: list[tuple[Attempt | None, Effect] | tuple[Attempt, Event]] = []
         self.late: list[tuple[Attempt | None, Effect]] = []
-        self.lateness = random.choice((0.0, 0.25))
+        self.lateness = 0.35 if is_duel else random.choice((0.0, 0.25))
         self.attempts: list[Attempt] = []
         self.loss = random.choice((0.0, 0.1, 0.3))
         self.may_lose = random.random() < 0.7
@@ -130,7 +131,7 @@ class World(Segment):
                 self.hidden = {self.leader}
             case "the leader runs on":
                 self.hidden = {self.leader}
-                failing = (3, 6, 6, 6, 6, 0.3, 1.5, 6, 0.3, recoveries, 20, 3, 0.7)
+                failing = (3, 8, 8, 8, 8, 0.3, 2.5, 8, 0.2, 1, 16, 3, 0.7)
             case "anybody is hidden":
                 self.hidden = set(random.sample(self.replicas, random.randint(0, len(self.replicas) - 1)))
             case "many coordinate":
@@ -149,7 +150,9 @@ class World(Segment):
     # What goes wrong.
 
     def crash(self) -> None:
-        self.kill(self.random.choice(tuple(self.disks)))
+        member = self.random.choice(tuple(self.disks))
+        if member != self.leader or self.weather != "the leader runs on":
+            self.kill(member)
 
     def kill(self, member: int) -> None:
         disk = self.disks[member]

@@ -71,12 +71,14 @@ class Link:
 class Segment:
     """A leader that appends, followers that sync, and what was acknowledged."""
 
-    def __init__(self, random: Random, count: int, faults: Faults, progress_class: type[Progress]) -> None:
+    def __init__(
+        self, random: Random, count: int, spares: int, faults: Faults, progress_class: type[Progress]
+    ) -> None:
         self.random = random
         self.faults = faults
         self.quorum = count // 2 + 1
         self.replicas = tuple(random.sample(range(1, count + 1), count))
-        self.disks = {member: Disk(member) for member in range(1, count + 1 + random.randint(0, 2))}
+        self.disks = {member: Disk(member) for member in range(1, count + spares + 1)}
         self.substitutes = tuple(member for member in self.disks if member > count)
         self.leader = self.replicas[0]
         self.is_leading = True
@@ -153,7 +155,7 @@ class Segment:
                 self.progress.answered(member, link.back.popleft())
                 self.acknowledge()
                 # A leader that learns that it is fenced stops (H4), sooner or later.
-                if self.progress.is_fenced and self.random.random() < 0.3:
+                if self.progress.is_fenced and self.random.random() < 0.1:
                     self.is_leading = False
 
     def acknowledge(self) -> None:

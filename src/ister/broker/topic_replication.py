@@ -33,6 +33,9 @@ class ReplicatedTopic(OpenableTopic):
     def _run_soon(self, effects: list[steps.Effect]) -> None:
         raise NotImplementedError
 
+    def roll_over(self) -> None:
+        raise NotImplementedError
+
     def _sealed_already(self, segment: Segment) -> list[steps.Effect] | None:
         raise NotImplementedError
 
