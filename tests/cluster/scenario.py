@@ -63,18 +63,44 @@ class Summary:
     restores: int
     joined: int
     kinds: dict[str, int] = field(default_factory=dict)
+    failovers: int = 0
+    wiped: int = 0
+    rotted: int = 0
 
 
 class Run:
+    """One seed's run with one replica of each segment. `tests.replicas_sim` has one with several."""
+
+    replay = "python -m tests.cluster.run --seed {seed}"
+
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
         self.dice: Random = loop.fork("run")
         self.history = History()
         self.network = SimNetwork(loop.fork("network"), trace=loop.trace)
-        self.watch = Watch(self.history)
+        self.watch = self._make_watch()
         self.size = 5 if loop.seed % 4 == 3 else 3
+        self.config = self._make_config()
+        self.nodes = [self._make_node(number) for number in range(1, self.size + 1)]
+        self.clients = ClusterClients(loop, self.network, self.history, [node.number for node in self.nodes])
+        self.nemesis = self._make_nemesis()
+
+    # What a run is made of.
+
+    def _make_watch(self) -> Watch:
+        return Watch(self.history)
+
+    def _make_nemesis(self) -> Nemesis:
+        return Nemesis(
+            self.loop, self.nodes, self.network, self.clients, self.history, self._make_node
+        )
+
+    def _topics(self) -> dict[str, dict[str, Any]]:
+        return TOPICS
+
+    def _make_config(self) -> BrokerConfig:
         heartbeat_ms = self.dice.choice((100, 250, 300))
-        self.config = BrokerConfig(
+        return BrokerConfig(
             replicas=1,
             admin_port=-1,
             peer_port=PEER_PORT,
@@ -90,9 +116,6 @@ class Run:
             test_controls=True,
             cluster_secret=SECRET,
         )
-        self.nodes = [self._make_node(number) for number in range(1, self.size + 1)]
-        self.clients = ClusterClients(loop, self.network, self.history, [node.number for node in self.nodes])
-        self.nemesis = Nemesis(loop, self.nodes, self.network, self.clients, self.history, self._make_node)
 
     def _make_node(self, number: int) -> ClusterNode:
         founder = number == 1
@@ -118,6 +141,7 @@ class Run:
         await self._finish(workers)
         await self._last_death()
         await self._read_everything()
+        await self._look_at_disks()
         keeping.cancel()
         check_history(self.history)
         return self._summary()
@@ -134,7 +158,7 @@ class Run:
 
     async def _create_topics(self) -> None:
         async with self.clients.connect("client-1.setup") as log:
-            for name, settings in TOPICS.items():
+            for name, settings in self._topics().items():
                 made = await log.create_topic(name, max_message_bytes=2048, **settings)
                 self.clients.lines[name] = f"{name}#{made.uid}"
         self.clients.strong.update(self.clients.lines.values())
@@ -142,7 +166,7 @@ class Run:
 
     def _start_workers(self) -> list[asyncio.Task[None]]:
         clients, start = self.clients, self.loop.create_task
-        topics = list(TOPICS)
+        topics = list(self._topics())
         workers = [
             start(load.append_batches(clients, "client-1.a", "orders"), name="a"),
             start(load.append_batches(clients, "client-2.b@2", "orders"), name="b"),
@@ -203,6 +227,9 @@ class Run:
         await asyncio.gather(*(self.nemesis.bring_up(node) for node in self.nodes))
 
     # The judgement.
+
+    async def _look_at_disks(self) -> None:
+        """What reading does not show."""
 
     async def _read_everything(self) -> None:
         """Through every node the same line: the first one's is the measure of the others."""
@@ -283,12 +310,12 @@ def _open(workers: list[asyncio.Task[None]]) -> str:
     return ", ".join(task.get_name() for task in workers if not task.done())
 
 
-def run_seed(seed: int) -> Summary:
+def run_seed(seed: int, kind: type[Run] = Run) -> Summary:
     """One run; raises `Violation`, or whatever else is wrong, with the seed and the way to replay it."""
     held: list[Run] = []
 
     async def main(loop: VirtualLoop) -> Summary:
-        run = Run(loop)
+        run = kind(loop)
         held.append(run)
         return await run.play()
 
@@ -298,7 +325,7 @@ def run_seed(seed: int) -> Summary:
     except BaseException as error:
         if held and held[0].history.violations and not isinstance(error, Violation):
             error.add_note(f"a watcher had seen: {held[0].history.violations[0]}")
-        error.add_note(f"replay: python -m tests.cluster.run --seed {seed}")
+        error.add_note(f"replay: {kind.replay.format(seed=seed)}")
         raise
     finally:
         held.clear()

@@ -23,12 +23,13 @@ from unittest import mock
 
 from ister.broker.broker import Broker
 from ister.broker.topic_log import TopicLog
+from ister.broker.topic_reads import segment_path
 from ister.errors import IsterError
 from ister.frame import HEADER_SIZE, FrameHeader, decode_header
 from ister.metadata import replicated
 from ister.metadata.commands import AnyCommand, Outcome, Result, SealSegment, encode_command
 from ister.metadata.replicated import ReplicatedMetadata
-from ister.metadata.state import TopicState
+from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.peer import node_of
 from ister.testing import SimDisk
 from ister.testing.history import History
@@ -54,7 +55,8 @@ class Watch:
         """Seals whose next leader is another node."""
         self.restores = 0
         self._disks: dict[int, Callable[[], SimDisk]] = {}
-        self.raft = RaftWatch(history, lambda member: self._disks[node_of(member)]())
+        self._by_member: dict[int, SimDisk] = {}
+        self.raft = RaftWatch(history, self.disk_of)
         self._verified: dict[tuple[int, str], tuple[int, int]] = {}
         self._acknowledged_end: dict[int, int] = {}
         """By a segment's uid."""
@@ -65,13 +67,18 @@ class Watch:
     def add(self, number: int, disk: Callable[[], SimDisk]) -> None:
         self._disks[number] = disk
 
+    def disk_of(self, member: int) -> SimDisk:
+        """The disk that makes a node this member, be it wiped since (I2). First asked when the member joins."""
+        if member not in self._by_member:
+            self._by_member[member] = self._disks[node_of(member)]()
+        return self._by_member[member]
+
     def attach(self, number: int, broker: Broker) -> None:
         """A new process: see every command that it applies, from its start on."""
         applied, restored = broker._applied, broker._restored
 
         def watch_applied(command: AnyCommand | None, outcome: Outcome) -> None:
-            if isinstance(command, SealSegment) and outcome.result is Result.APPLIED:
-                self._seal_applied(broker, command, outcome.index)
+            self.applied(broker, command, outcome)
             applied(command, outcome)
 
         def watch_restored() -> None:
@@ -82,6 +89,11 @@ class Watch:
 
         broker._applied = watch_applied  # type: ignore[method-assign]
         broker._restored = watch_restored  # type: ignore[method-assign]
+
+    def applied(self, broker: Broker, command: AnyCommand | None, outcome: Outcome) -> None:
+        """A node is about to be told of what its metadata has applied."""
+        if isinstance(command, SealSegment) and outcome.result is Result.APPLIED:
+            self._seal_applied(broker, command, outcome.index)
 
     def died(self, number: int) -> None:
         """Nothing is kept of a process: what it had verified on its disk is durable for ever."""
@@ -152,15 +164,27 @@ class Watch:
                 f"acknowledged"
             )
         if topic.name not in self.weak:
-            path = f"segments/{topic.uid:016d}/{state.segment:08d}-{state.uid:016d}.log"
-            self._check_fold(command, self._disks[node_of(state.leader)](), path, state.base_offset, carried)
+            path = log_path(topic, state)
+            self._check_fold(command, path, self._log_at_seal(topic, state), state.base_offset, carried)
+
+    def _log_at_seal(self, topic: TopicState, state: SegmentState) -> Iterator[FrameHeader]:
+        """The frames that are durable where the sealed segment must be."""
+        disk, path, position = self.disk_of(state.leader), log_path(topic, state), 0
+        while (found := _durable_header(disk, path, position)) is not None:
+            yield found
+            position += found.size
 
     def _check_fold(
-        self, command: SealSegment, disk: SimDisk, path: str, base: int, carried: list[ProducerRow]
+        self,
+        command: SealSegment,
+        path: str,
+        log: Iterator[FrameHeader],
+        base: int,
+        carried: list[ProducerRow],
     ) -> None:
         position, offset, table = 0, base, ProducerTable(carried)
         while position < command.end_position:
-            found = _durable_header(disk, path, position)
+            found = next(log, None)
             if found is None or found.base_offset != offset:
                 self.history.violated(
                     f"invariant 4: {path} is sealed at {command.end_offset}, and not there from {offset} on"
@@ -171,7 +195,7 @@ class Watch:
                     found.producer_id, found.sequence, found.count, found.base_offset, found.append_time_us
                 )
             position, offset = position + found.size, found.end_offset
-        if offset != command.end_offset:
+        if (offset, position) != (command.end_offset, command.end_position):
             self.history.violated(
                 f"invariant 4: {path} has offsets up to {offset}, the seal says {command.end_offset}"
             )
@@ -197,14 +221,18 @@ class Watch:
     def attached(self) -> Iterator[None]:
         """While this holds, every broker of this process is watched."""
         with contextlib.ExitStack() as stack:
-            for target, name, hook in (
-                (Segment, "append", self._watched_append(Segment.append)),
-                (ReplicatedMetadata, "propose", self._watched_propose(ReplicatedMetadata.propose)),
-                (ReplicatedMetadata, "read_index", self._watched_read(ReplicatedMetadata.read_index)),
-                (replicated, "RaftNode", watched_raft(self.raft)),
-            ):
+            for target, name, hook in self.hooks():
                 stack.enter_context(mock.patch.object(target, name, hook))
             yield
+
+    def hooks(self) -> list[tuple[object, str, object]]:
+        """What stands in which class's, or module's, place."""
+        return [
+            (Segment, "append", self._watched_append(Segment.append)),
+            (ReplicatedMetadata, "propose", self._watched_propose(ReplicatedMetadata.propose)),
+            (ReplicatedMetadata, "read_index", self._watched_read(ReplicatedMetadata.read_index)),
+            (replicated, "RaftNode", watched_raft(self.raft)),
+        ]
 
     def _watched_append(self, append: Callable[..., None]) -> Callable[..., None]:
         watch = self
@@ -261,6 +289,10 @@ class _WatchingSink:
 
     def refused(self, token: int, error: IsterError) -> None:
         self._sink.refused(token, error)
+
+
+def log_path(topic: TopicState, segment: SegmentState) -> str:
+    return segment_path(topic.uid, segment) + ".log"
 
 
 def _durable_header(disk: SimDisk, path: str, position: int) -> FrameHeader | None:

@@ -25,6 +25,7 @@ from ister.replication.failover_events import (
     Copy,
     CopyFault,
     CopyMissed,
+    Done,
     Effect,
     Event,
     Fence,
@@ -89,7 +90,7 @@ class World(Segment):
         self.recovery_class = recovery_class
         self.last_begun = 0
         self.seal: ProposeSeal | None = None
-        self.bag: list[tuple[Attempt | None, Effect] | tuple[Attempt, Event]] = []
+        self.bag: list[tuple[Attempt | None, Effect | Event]] = []
         self.late: list[tuple[Attempt | None, Effect]] = []
         self.lateness = 0.35 if is_duel else random.choice((0.0, 0.25))
         self.attempts: list[Attempt] = []
@@ -229,22 +230,22 @@ class World(Segment):
         attempt, item = bag.pop()
         if not isinstance(item, ProposeBegin | Fence | Copy | ProposeSeal):
             assert attempt is not None
+            assert not isinstance(item, Done | GiveUp)
             attempt.feed(item)
             return
         missed = self.random.random() < self.loss
         if missed and self.random.random() < 0.5:
             if self.random.random() < 0.5:
                 bag.append((None, item))  # it comes, long after somebody waits for the answer
-            answer: Event | None = self.missed(item)
         else:
-            by = attempt.own if attempt is not None else self.leader
-            answer = self.execute(item, by)
+            answer = self.execute(item, attempt.own if attempt is not None else self.leader)
             if answer is None:
                 bag.append((attempt, item))
                 return
-            answer = self.missed(item) if missed else answer
-        if attempt is not None:
-            bag.append((attempt, answer))
+            if not missed and attempt is not None:
+                bag.append((attempt, answer))
+        if missed and attempt is not None:
+            bag.append((attempt, self.missed(item)))
 
     def missed(self, effect: Effect) -> Event:
         match effect:

@@ -209,10 +209,15 @@ def histories(draw: st.DrawFn) -> tuple[int, list[Event]]:
     )
     anything = st.sampled_from([event for event in events(count) if goes_on(event)])
     wiped = st.builds(FenceMissed, st.sampled_from((1, 3)), st.just(FenceFault.UNKNOWN))
-    kinds = {"answer": answer, "copy": copy, "anything": anything, "wiped": wiped}
+    kinds: dict[str, st.SearchStrategy[Event]] = {
+        "answer": answer,
+        "copy": copy,
+        "anything": anything,
+        "wiped": wiped,
+    }
     chances = ("answer",) * 4 + ("copy",) * 3 + ("anything",) * 3 + ("wiped",)
     kind = st.sampled_from(chances)
-    return count, draw(st.lists(kind.flatmap(kinds.__getitem__), min_size=5, max_size=40))
+    return count, draw(st.lists(kind.flatmap(lambda name: kinds[name]), min_size=5, max_size=40))
 
 
 @settings(max_examples=400, deadline=None)

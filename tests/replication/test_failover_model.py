@@ -22,7 +22,7 @@ SEEDS = 2_000
 COORDINATOR: list[tuple[type[Recovery], str | None, int]] = [
     (planted.LongestAmongTooFew, None, 1_000),
     (planted.IgnoresDoubt, None, 1_500),
-    (planted.WipedCountsAsEmpty, None, 1_500),
+    (planted.WipedCountsAsEmpty, "the leader is gone", 2_000),
     (planted.SealsBeforeTheCopies, None, 50),
     (planted.TakesItsOwnEnd, None, 300),
     (planted.FencesWithoutBeginning, None, 10),

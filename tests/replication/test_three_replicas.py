@@ -114,3 +114,20 @@ def test_many_rollovers_with_three_replicas() -> None:
         assert len(world.nodes[1].topic("t").state.segments) > 20
 
     run_story(story, replicas=3, segment_records=4)
+
+
+def test_a_topic_of_one_broker_gets_its_replicas_when_others_join() -> None:
+    async def story(world: World) -> None:
+        async with world.connect(1) as log:
+            await log.append("t", numbers(5))
+            assert len(world.nodes[1].topic("t").state.open_segment.replicas) == 1
+            for node_id in (2, 3):
+                await world.make(node_id).start(join="node-1:6001")
+            await world.settle()
+            async with asyncio.timeout(60):
+                while len(world.nodes[1].topic("t").state.open_segment.replicas) < 3:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            await log.append("t", numbers(5, 5))
+            assert await read_all(log, "t") == numbers(10)
+
+    run_story(story, nodes=1, replicas=3)

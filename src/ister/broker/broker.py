@@ -145,7 +145,7 @@ class Broker:
             on_restored=self._restored,
         )
         self.replication = NodeReplication(self)
-        self.metadata.serve_replicas = self.replication.copies.serve
+        self.metadata.serve_replicas = self.replication.serve
         self.storage = Storage(
             node_id=self.config.node_id,
             member=self.metadata.member,

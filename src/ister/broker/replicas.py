@@ -11,12 +11,14 @@ import logging
 from typing import TYPE_CHECKING
 
 from ister.broker.sealing import make_recovery_seal
+from ister.broker.standing import Standings
 from ister.metadata.commands import SealSegment
 from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.store import MetadataStore
 from ister.protocol.peer import PeerKind
 from ister.replication.completing import Completions
 from ister.replication.copies import Copies, Place
+from ister.replication.counters import ReplicationCounters
 from ister.replication.failover_events import ProposeSeal
 from ister.replication.leader import Streams
 from ister.replication.recovering import Recoveries
@@ -40,7 +42,8 @@ class NodeReplication:
         self.metadata: MetadataStore = broker.metadata
         self._peers = broker.metadata.peers
         self.member = broker.metadata.member
-        self.streams = Streams(self._peers)
+        self.counters = ReplicationCounters()
+        self.streams = Streams(self._peers, self.counters)
         self.copies = Copies(
             self.member,
             broker.disk,
@@ -53,17 +56,26 @@ class NodeReplication:
             broker.hot,
             self,
             broker.identity_of,
+            self.counters,
         )
-        self.recoveries = Recoveries(self, broker.spawn)
+        self.recoveries = Recoveries(self, broker.spawn, self.counters)
         self.completions = Completions(self.copies, broker.metadata, self.member, broker.spawn)
         self._watch = Watch(self, broker.config.failover_after_ms / 1000)
         self._peers.replicate(self.streams, self.copies.received)
+        self.standings = Standings(broker, self)
+
+    async def serve(self, kind: int, header: bytes) -> bytes:
+        """What another node asks about this one's copies."""
+        if kind == PeerKind.STANDING:
+            return self.standings.serve(header)
+        return await self.copies.serve(kind, header)
 
     async def _look_after_leading(self) -> None:
         """What no message triggers: followers that are lost, appends that wait for too few of them."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             now, monotonic = asyncio.get_running_loop().time(), self._broker.clock.monotonic()
+            self.standings.look(now)
             for topic in list(self._broker.topics.values()):
                 if topic.leads:
                     topic.check_quorum(monotonic)
@@ -115,6 +127,7 @@ class NodeReplication:
     def recovery_began(self, topic: TopicState) -> None:
         segment = topic.open_segment
         self.recoveries.begun(segment.uid, segment.recovery, segment.coordinator)
+        self.standings.recovery_began(topic.uid)
         self._watch.recovery_began(topic)
 
     def sealed(self, topic: TopicState, segment: SegmentState) -> None:

@@ -89,9 +89,9 @@ class ReplicatedTopic(OpenableTopic):
     def check_replicas(self, now: float) -> None:
         """Hand off to a segment with replicas that answer, where a follower is lost for long; and to one with more
         replicas, where the topic wants more than it has and there are nodes for them."""
-        if self._leading is None or not self._handoff.admits:
+        if self._segment is None or not self._handoff.admits:
             return
-        lost = self._leading.lost_for(now)
+        lost = self._leading.lost_for(now) if self._leading is not None else 0.0
         if lost > self._storage.replica_lost_seconds or self._could_have_more():
             self.roll_over()
 

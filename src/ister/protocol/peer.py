@@ -50,6 +50,8 @@ class PeerKind(IntEnum):
     FENCE = 14
     COPY = 15
     READ_LOG = 16
+    STANDING = 17
+    """Header: `AskStanding` (`ister.protocol.standing`): how the copies that this node keeps are."""
 
 
 class NodeAddress(Message, frozen=True):

@@ -34,6 +34,7 @@ from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.peer import PeerKind, node_of
 from ister.protocol.replication import Copy, CopyAnswer, Fence, FenceAnswer, ReadLog, Refusal, Replicate
 from ister.replication.copying import Copied, Source, Wanted, copy_log, read_frames, replace_copy
+from ister.replication.counters import ReplicationCounters
 from ister.replication.fences import read_fence, write_fence
 from ister.replication.follower import Follower
 from ister.wal.followed import FollowedSegment
@@ -102,7 +103,9 @@ class Copies:
         hot: HotTail,
         leader: Leader,
         identity_of: Callable[[TopicState, SegmentState], SegmentIdentity],
+        counters: ReplicationCounters,
     ) -> None:
+        self._counters = counters
         self._member = member
         self._disk = disk
         self._clock = clock
@@ -153,6 +156,7 @@ class Copies:
                 message.segment_uid,
                 lambda made: asyncio.get_running_loop().create_task(self._open(made, message)),
                 lambda: self._leader.follower_committed(message.topic_uid),
+                self._counters,
             )
         follower.received(caller, message, payload)
 
@@ -201,6 +205,7 @@ class Copies:
             self._close_fenced(state.uid)
             found = await self._disk.run(lambda: _fence(self._disk, place, request.recovery, is_leader))
             self._fenced[state.uid] = found
+        self._counters.fences.add()
         log.info(
             "fenced",
             extra={

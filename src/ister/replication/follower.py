@@ -21,6 +21,7 @@ from ister.errors import BadRequest, IsterError, SegmentFenced, UnknownTopic
 from ister.frame import Corrupt, Frame, FrameHeader, Incomplete, decode
 from ister.protocol.codec import encode_message, encode_header
 from ister.protocol.replication import Refusal, Replicate, Replicated
+from ister.replication.counters import ReplicationCounters
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import FlushJob
 from ister.wal.recovery import uid_of
@@ -46,12 +47,14 @@ class Follower:
         segment_uid: int,
         open_log: Callable[[Follower], asyncio.Task[FollowedSegment]],
         on_committed: Callable[[], None],
+        counters: ReplicationCounters,
     ) -> None:
         self.segment_uid = segment_uid
         self.log: FollowedSegment | None = None
         self.refusal: Replicated | None = None
         """What everything is answered with: this copy takes nothing more."""
         self._on_committed = on_committed
+        self._counters = counters
         self._queue: deque[_Received] = deque()
         self._tokens = 0
         self._waiting: dict[int, tuple[Caller, int]] = {}
@@ -107,7 +110,10 @@ class Follower:
             self._tokens += 1
             self._waiting[self._tokens] = (caller, len(payload))
             caller.hold(len(payload))
+            before = log_.end_offset
             log_.follow(frames, self, self._tokens, 0.0)
+            self._counters.bytes_in.add(len(payload))
+            self._counters.records_in.add(log_.end_offset - before)
         log_.commit_told(message.commit_end)
 
     def _new_frames(

@@ -20,6 +20,7 @@ from ister.peers import Peers
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.peer import node_of
 from ister.protocol.replication import Refusal, Replicate, Replicated
+from ister.replication.counters import ReplicationCounters
 from ister.replication.progress import Progress
 from ister.wal.reader import plan_read
 from ister.wal.segment import Segment
@@ -61,6 +62,8 @@ class Leading:
         self._told_due: asyncio.TimerHandle | None = None
         self._catching_up: dict[int, asyncio.Task[None]] = {}
         self._closed = False
+        self._wait: tuple[float, int] | None = None
+        """Since when this node waits for the others to have what it has up to here; one wait at a time."""
         self._lost_since: dict[int, float] = dict.fromkeys(self.followers, self._now())
         """Followers that do not follow, and since when."""
         for member in self.followers:
@@ -76,7 +79,10 @@ class Leading:
                 self._pump(member)
 
     def own_synced(self) -> None:
-        self.progress.own_synced(self.segment.durable_end)
+        end = self.segment.durable_end
+        self.progress.own_synced(end)
+        if self._wait is None:
+            self._wait = self._now(), end
         self._advance()
         for member in self.followers:
             self._pump(member)
@@ -102,6 +108,8 @@ class Leading:
         if self._closed:
             return
         self.progress.answered(member, answer)
+        if answer.refusal:
+            self._streams.counters.refused(answer.refusal)
         if answer.refusal in (Refusal.FENCED, Refusal.SEALED):
             self._on_lost(f"node {node_of(member)} says that it is {answer.refusal}")
             return
@@ -129,10 +137,27 @@ class Leading:
                 self._lost_since.setdefault(member, now)
         return now - min(self._lost_since.values(), default=now)
 
+    def standing(self) -> list[tuple[int, int, str]]:
+        """Each follower that lacks committed records or gets none: who, how many, and why it gets none."""
+        found: list[tuple[int, int, str]] = []
+        for member in self.followers:
+            lacks = max(0, self.segment.committed_end - self.progress.synced_end(member))
+            why = ""
+            if not self.progress.is_following(member):
+                refusal = self.progress.refusal(member)
+                is_connected = self.progress.is_connected(member)
+                why = f"refuses: {refusal}" if refusal else "connects" if is_connected else "not connected"
+            if lacks or why:
+                found.append((member, lacks, why))
+        return found
+
     def _advance(self) -> None:
         end = self.progress.commit_end
         if end > self.segment.committed_end:
             self.segment.commit_to(end)
+            if self._wait is not None and end >= self._wait[1]:
+                self._streams.counters.quorum_wait_seconds.observe(self._now() - self._wait[0])
+                self._wait = None
             if self._told_due is None and not self._closed:
                 self._told_due = asyncio.get_running_loop().call_later(TELL_SECONDS, self._tell)
 
@@ -162,6 +187,8 @@ class Leading:
         self._streams.send(member, header, frames, size)
         if size:
             self.progress.sent(member, end_offset, size, commit)
+            self._streams.counters.bytes_out.add(size)
+            self._streams.counters.records_out.add(end_offset - base_offset)
         else:
             self.progress.told(member, commit)
 
@@ -229,7 +256,8 @@ def end_of(frame: Bytes) -> int:
 class Streams:
     """All that this node sends to followers, by node: which segments share a connection. `BulkListener`."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: Peers, counters: ReplicationCounters) -> None:
+        self.counters = counters
         self._peers = peers
         self._by_member: dict[int, dict[int, Leading]] = {}
         self._up: set[int] = set()

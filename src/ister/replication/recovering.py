@@ -29,6 +29,7 @@ from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.peer import PeerKind, node_of
 from ister.replication import failover_events as events
 from ister.replication.copies import Copies
+from ister.replication.counters import ReplicationCounters
 from ister.replication.failover import Recovery
 from ister.wal.producers import ProducerRow
 
@@ -37,6 +38,8 @@ log = logging.getLogger("ister.replication.recovery")
 PAUSE_SECONDS = 0.2
 FENCE_SECONDS = 5.0
 COPY_SECONDS = 120.0
+FIRST_REST_SECONDS = 0.5
+LAST_REST_SECONDS = 8.0
 
 
 class Home(Protocol):
@@ -69,6 +72,13 @@ class Attempt:
         self._events: asyncio.Queue[events.Event] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended: events.Done | events.GiveUp | None = None
+
+    @property
+    def topic_uid(self) -> int:
+        return self._topic_uid
+
+    def describe(self) -> str:
+        return self._machine.describe()
 
     def tell(self, event: events.Event) -> None:
         """What the metadata applied meanwhile."""
@@ -108,13 +118,17 @@ class Attempt:
     def _carry_out(self, effect: events.Effect) -> None:
         match effect:
             case events.ProposeBegin():
-                self._start(self._tell_of(self._begin()))
+                failed: events.Event = events.BeginMissed(events.ProposalFault.FAILED)
+                self._start(self._tell_of(self._begin(), failed))
             case events.Fence(member, recovery):
-                self._start(self._tell_of(self._fence(member, recovery)))
+                failed = events.FenceMissed(member, events.FenceFault.UNREACHABLE)
+                self._start(self._tell_of(self._fence(member, recovery), failed))
             case events.Copy():
-                self._start(self._tell_of(self._copy(effect)))
+                failed = events.CopyMissed(effect.target, effect.source, events.CopyFault.TARGET)
+                self._start(self._tell_of(self._copy(effect), failed))
             case events.ProposeSeal():
-                self._start(self._tell_of(self._seal(effect)))
+                failed = events.SealMissed(events.ProposalFault.FAILED)
+                self._start(self._tell_of(self._seal(effect), failed))
             case events.Done() | events.GiveUp():
                 self.ended = effect
 
@@ -123,10 +137,14 @@ class Attempt:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _tell_of(self, work: Awaitable[events.Event | None]) -> None:
-        event = await work
-        if event is not None:
-            self._events.put_nowait(event)
+    async def _tell_of(self, work: Awaitable[events.Event], failed: events.Event) -> None:
+        """Every effect ends in one event, also one that meets a defect."""
+        try:
+            event = await work
+        except Exception:
+            log.exception("a step of the recovery of %s failed", self._key)
+            event = failed
+        self._events.put_nowait(event)
 
     async def _begin(self) -> events.Event:
         home = self._home
@@ -173,7 +191,7 @@ class Attempt:
             return events.CopyMissed(effect.target, effect.source, _copy_fault(error))
         return events.Copied(effect.target, answer.end_offset, answer.end_position)
 
-    async def _seal(self, found: events.ProposeSeal) -> events.Event | None:
+    async def _seal(self, found: events.ProposeSeal) -> events.Event:
         home = self._home
         try:
             topic = home.metadata.state.topic_by_uid(self._topic_uid)
@@ -224,30 +242,63 @@ def _copy_fault(error: Exception) -> events.CopyFault:
 class Recoveries:
     """The recoveries that this node coordinates: one for a segment."""
 
-    def __init__(self, home: Home, spawn: Callable[[Awaitable[None]], None]) -> None:
+    def __init__(
+        self, home: Home, spawn: Callable[[Awaitable[None]], None], counters: ReplicationCounters
+    ) -> None:
         self._home = home
         self._spawn = spawn
+        self._counters = counters
+        self._given_up: dict[int, tuple[int, str]] = {}
+        """Of segments whose last attempt here was given up: their topic, and why."""
         self._running: dict[int, Attempt] = {}
+        self._resting: dict[int, tuple[float, float]] = {}
+        """After an attempt that was given up: until when there is no other, and how long the next rest is."""
 
     def begin(self, topic: TopicState) -> None:
-        """Recover the topic's open segment, unless that is under way here."""
+        """Recover the topic's open segment, unless that is under way here, or was given up a moment ago."""
         uid = topic.open_segment.uid
-        if uid not in self._running:
+        until, _ = self._resting.get(uid, (0.0, 0.0))
+        if uid not in self._running and asyncio.get_running_loop().time() >= until:
             attempt = self._running[uid] = Attempt(self._home, topic)
+            self._counters.recoveries_begun.add()
             self._spawn(self._run(uid, attempt))
 
     def is_running(self, segment_uid: int) -> bool:
         return segment_uid in self._running
+
+    def describe(self, segment_uid: int) -> str:
+        """What this node's attempt has heard and waits for, or why the last one was given up; else empty."""
+        attempt = self._running.get(segment_uid)
+        return attempt.describe() if attempt is not None else self._given_up.get(segment_uid, (0, ""))[1]
+
+    def described(self) -> list[tuple[int, int, str]]:
+        """The same of all that there are: topic, segment, detail."""
+        found = {uid: attempt.topic_uid for uid, attempt in self._running.items()}
+        found.update({uid: topic for uid, (topic, _) in self._given_up.items() if uid not in found})
+        return [(topic_uid, uid, self.describe(uid)) for uid, topic_uid in found.items()]
 
     async def _run(self, uid: int, attempt: Attempt) -> None:
         try:
             ended = await attempt.run()
             if isinstance(ended, events.GiveUp):
                 log.warning("%s", ended.message, extra={"fields": {"hint": ended.hint}})
+                self._counters.recoveries_failed.add()
+                topic = self._home.metadata.state.topic_by_uid(attempt.topic_uid)
+                if topic is not None and topic.open_segment.uid == uid:
+                    self._given_up[uid] = (attempt.topic_uid, ended.message)
+                _, pause = self._resting.get(uid, (0.0, FIRST_REST_SECONDS))
+                self._resting[uid] = (
+                    asyncio.get_running_loop().time() + pause,
+                    min(2 * pause, LAST_REST_SECONDS),
+                )
+            else:
+                self._counters.recoveries_ended.add()
+                self._resting.pop(uid, None)
         finally:
             del self._running[uid]
 
     def sealed(self, segment_uid: int, end_offset: int) -> None:
+        self._given_up.pop(segment_uid, None)
         if segment_uid in self._running:
             self._running[segment_uid].tell(events.SegmentSealed(end_offset))
 
@@ -257,6 +308,7 @@ class Recoveries:
 
     def forget(self, segment_uid: int) -> None:
         """The topic is gone."""
+        self._given_up.pop(segment_uid, None)
         if segment_uid in self._running:
             self._running[segment_uid].tell(events.BeginMissed(events.ProposalFault.STALE))
             self._running[segment_uid].tell(events.SegmentSealed(0))

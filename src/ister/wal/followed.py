@@ -12,14 +12,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ister.frame import FrameHeader
-from ister.wal.segment import Segment
+from ister.wal.group_commit import GroupCommit
+from ister.wal.leases import Leases
+from ister.wal.recovery import Recovered, SegmentIdentity
+from ister.wal.segment import FsyncPolicy, Owner, Segment
 from ister.wal.side_file import INDEX_INTERVAL_BYTES
 from ister.wal.sink import Sink
-from ister.wal.tail import Bytes
+from ister.wal.tail import Bytes, TailOfSegment
 
 
 class FollowedSegment(Segment):
     _told_commit = 0
+
+    def __init__(
+        self,
+        identity: SegmentIdentity,
+        recovered: Recovered,
+        *,
+        owner: Owner,
+        leases: Leases,
+        commits: GroupCommit,
+        tail: TailOfSegment,
+        policy: FsyncPolicy,
+    ) -> None:
+        super().__init__(
+            identity, recovered, owner=owner, leases=leases, commits=commits, tail=tail, policy=policy
+        )
+        # What an earlier process has synced here need not be committed: nothing is, until the leader says so.
+        self.committed_end, self.committed_position = identity.base_offset, 0
+        if recovered.end_offset > identity.base_offset:
+            self._ends.append((recovered.end_offset, recovered.position))
 
     def follow(
         self, frames: Sequence[tuple[FrameHeader, Bytes]], sink: Sink, token: int, started: float
