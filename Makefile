@@ -5,9 +5,11 @@ PYTHON     ?= python3
 JOBS       ?= 2
 SEEDS      ?= 2000
 CLUSTER_SEEDS ?= 2000
+REPLICA_SEEDS ?= 2000
 FIRST_SEED ?= 0
 ROUNDS     ?= 200
 CHAOS_SECONDS ?= 60
+REPLICA_SECONDS ?= 120
 
 SETUP := $(PYTHON) scripts/setup.py
 RUN   := .venv/bin/python
@@ -20,7 +22,7 @@ help: ## this list
 	@echo
 	@awk -F ' *## ' '/^[a-z]+:.*## / { split($$1, name, ":"); printf "  %-8s %s\n", name[1], $$2 }' Makefile
 	@echo
-	@echo 'Settings: PYTHON=$(PYTHON) JOBS=$(JOBS) SEEDS=$(SEEDS) CLUSTER_SEEDS=$(CLUSTER_SEEDS) FIRST_SEED=$(FIRST_SEED) ROUNDS=$(ROUNDS) CHAOS_SECONDS=$(CHAOS_SECONDS)'
+	@echo 'Settings: PYTHON=$(PYTHON) JOBS=$(JOBS) SEEDS=$(SEEDS) CLUSTER_SEEDS=$(CLUSTER_SEEDS) REPLICA_SEEDS=$(REPLICA_SEEDS) FIRST_SEED=$(FIRST_SEED) ROUNDS=$(ROUNDS) CHAOS_SECONDS=$(CHAOS_SECONDS) REPLICA_SECONDS=$(REPLICA_SECONDS)'
 
 setup: ## make .venv and install everything into it (again only when something changed)
 	@$(SETUP) full
@@ -41,13 +43,15 @@ check: setup ## format, lint, types and the quick tests: before every commit
 test: setup ## every test
 	$(RUN) -m pytest -n $(JOBS)
 
-sim: setup ## SEEDS simulated runs of a broker, CLUSTER_SEEDS of clusters, on disks that lose what was not fsynced
+sim: setup ## SEEDS simulated runs of a broker, CLUSTER_SEEDS of clusters, REPLICA_SEEDS with lost and rotten disks
 	$(RUN) -m tests.simulation.run --seeds $(SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 	$(RUN) -m tests.cluster.run --seeds $(CLUSTER_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
+	$(RUN) -m tests.cluster.run --replicas 3 --seeds $(REPLICA_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 
-chaos: setup ## ROUNDS of kill -9 of a broker, CHAOS_SECONDS of kill -9 and SIGSTOP in a cluster
+chaos: setup ## ROUNDS of kill -9 of a broker, CHAOS_SECONDS of it in a cluster, REPLICA_SECONDS with disks lost
 	$(RUN) -m tests.chaos.run --rounds $(ROUNDS)
 	$(RUN) -m tests.chaos.cluster --seconds $(CHAOS_SECONDS)
+	$(RUN) -m tests.chaos.replicas --seconds $(REPLICA_SECONDS)
 
 bench: setup ## speed and memory, beside the raw limit of this machine
 	$(RUN) -m bench.run

@@ -66,6 +66,10 @@ def times_raw(value: float) -> str:
     return f"{value:.2f} times raw"
 
 
+def times(value: float) -> str:
+    return f"{value:.2f} times"
+
+
 def part(value: float) -> str:
     return f"{value:.2f}"
 
@@ -107,6 +111,33 @@ ASKED: Final = (
     ),
     Asked("an append to another node meanwhile, p99", ("election", "append_p99_ms"), milliseconds),
     Asked("the same before the kill, p99", ("election", "append_before_p99_ms"), milliseconds),
+    Asked(
+        "three nodes, three replicas, a topic of each node: 100 B records, batches of 1,000",
+        ("replicated", "records_per_s"),
+        rate,
+        least=7e5,
+    ),
+    Asked(
+        "the same into one topic",
+        ("replicated", "one_topic_records_per_s"),
+        rate,
+        least=7e5,
+    ),
+    Asked("1 KiB records, three topics", ("replicated_1k", "mb_per_s"), throughput, least=100),
+    Asked("1 KiB records, one topic", ("replicated_1k", "one_topic_mb_per_s"), throughput, least=100),
+    Asked(
+        "a lone 100 B record with three replicas, p50, against one replica",
+        ("replicated_latency", "p50_ratio_to_one_replica"),
+        times,
+        most=3,
+    ),
+    Asked(
+        "kill -9 of the node that leads a topic: appends acknowledged again, p50 of 20",
+        ("failover", "p50_s"),
+        seconds,
+        most=2,
+    ),
+    Asked("the longest of these", ("failover", "max_s"), seconds),
     Asked("broker memory, the most in any of these", ("all", "rss_mb"), megabytes, most=300),
     Asked("`ister --help`", ("help", "p50_ms"), milliseconds, most=150),
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from bench.asked import ASKED, Results, megabytes, milliseconds, rate
+from bench.asked import ASKED, Results, megabytes, milliseconds, rate, throughput
 from bench.cluster.timeline import draw_timeline
 from bench.plot import Bar, bar_chart
+from bench.replication.picture import draw_failover
 
 START: Final = "<!-- figures:start -->"
 END: Final = "<!-- figures:end -->"
@@ -35,7 +36,7 @@ def figures(results: Results) -> str:
         f"{machine['memory_gb']:.0f} GB, {machine['filesystem']}, {machine['kernel']}, "
         f"Python {machine['python']}; [how it was measured](docs/bench.md).",
     ]
-    return "\n".join([*lines, "", *peers_table(results), "", *pictures()])
+    return "\n".join([*lines, "", *peers_table(results), "", *replicated_table(results), "", *pictures()])
 
 
 def pictures() -> list[str]:
@@ -72,6 +73,39 @@ def peer_row(title: str, append: dict[str, Any], latency: dict[str, Any], how: s
     return f"| {' | '.join(cells)} |"
 
 
+def replicated_table(results: Results) -> list[str]:
+    """Three nodes each, every record on three disks; a topic of each node, or a partition of each broker."""
+    lines = [
+        "| three nodes, three replicas | 100 B, batches of 1,000 | 1 KiB | a lone record, p50 | memory | |",
+        "|---|---|---|---|---|---|",
+    ]
+    own = results["ister"]
+    if "replicated" in own:
+        parts = [own[name] for name in ("replicated", "replicated_1k", "replicated_latency")]
+        lines.append(replicated_row("**Ister**", parts, "synced by two of three, then acknowledged"))
+    peer = results["peers"].get("kafka_replicated", {"status": "not asked for"})
+    if "append" not in peer:
+        return [*lines, f"| Kafka | {peer['status']} | | | | {peer.get('how', '')} |"]
+    title = f"Kafka {peer['version']}"
+    for suffix, how in (("", peer["how"]), ("_unsynced", "the same without flush.messages=1: not synced")):
+        parts = [peer[name + suffix] for name in ("append", "append_1k", "latency")]
+        lines.append(replicated_row(title, parts, how))
+    return lines
+
+
+def replicated_row(title: str, parts: list[dict[str, Any]], how: str) -> str:
+    append, large, latency = parts
+    cells = (
+        title,
+        rate(append["records_per_s"]),
+        throughput(large["mb_per_s"]),
+        milliseconds(latency["p50_ms"]),
+        megabytes(max(append["rss_mb"], large["rss_mb"])),
+        how,
+    )
+    return f"| {' | '.join(cells)} |"
+
+
 def draw(results: Results) -> dict[str, str]:
     """Pictures by file name."""
     machine = results["machine"]
@@ -84,10 +118,13 @@ def draw(results: Results) -> dict[str, str]:
             synced = "" if peer["synced"] else " (not synced)"
             appends.append((title + synced, peer["append"], False))
             lone.append((title + synced, peer["latency"], False))
-    election = results["ister"].get("election", {})
-    timeline = {"election.svg": draw_timeline(election["timeline"])} if "timeline" in election else {}
+    timelines = {
+        f"{name}.svg": draw_one(results["ister"][name]["timeline"])
+        for name, draw_one in (("election", draw_timeline), ("failover", draw_failover))
+        if "timeline" in results["ister"].get(name, {})
+    }
     return {
-        **timeline,
+        **timelines,
         "bench-append.svg": bar_chart(
             "100 B records in batches of 1,000, records a second",
             f"More is better. Acknowledged after a sync unless it says otherwise; {where}.",

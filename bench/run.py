@@ -21,9 +21,12 @@ from bench.cluster.election import measure_election
 from bench.cluster.rollover import measure_rollover
 from bench.machine import machine_facts
 from bench.peers.kafka import Kafka
+from bench.peers.kafka_cluster import KafkaCluster
 from bench.peers.nats import Nats
 from bench.peers.peer import Missing, Peer
 from bench.peers.redis import Redis
+from bench.replication.failover import measure_failover
+from bench.replication.measure import measure_replicated
 from bench.report import draw, figures, fill_figures
 from ister.bench.figures import Fields, rounded
 from ister.bench.target import scratch_directory
@@ -45,11 +48,16 @@ SCENARIOS: Final = {
 CLUSTER: Final[dict[str, tuple[Callable[[Path, int], dict[str, Any]], int]]] = {
     "rollover": (measure_rollover, 1000),
     "election": (measure_election, 20),
+    "failover": (measure_failover, 20),
 }
 """What takes three nodes: by name in the results, how it is measured, and how many times."""
+REPLICATED: Final = "replicated"
+REPLICATED_THOUSANDS: Final = 900
+"""One part, several results. So many fit into a topic's first segment: no rollover is among them."""
 QUICK_PART: Final = 20
 HELP_RUNS: Final = 11
 PEER_REPEATS: Final = 5
+CLUSTER_PEER_REPEATS: Final = 3
 
 
 def say(text: str) -> None:
@@ -102,6 +110,11 @@ def measure_cluster(quick: bool, only: Sequence[str]) -> dict[str, dict[str, Any
             say(f"three nodes: {name}")
             with scratch_directory() as directory:
                 results[name] = measure(directory, max(times // QUICK_PART, 1) if quick else times)
+    if not only or REPLICATED in only:
+        say(f"three nodes: {REPLICATED}")
+        with scratch_directory() as directory:
+            part = QUICK_PART if quick else 1
+            results |= measure_replicated(directory, REPLICATED_THOUSANDS // part)
     return results
 
 
@@ -132,6 +145,15 @@ def measure_peers(quick: bool, repeats: int | None) -> dict[str, Any]:
     return {peer.name: measure_peer(peer, work, lone) for peer in PEERS}
 
 
+def measure_peer_cluster(quick: bool, repeats: int | None) -> dict[str, Any]:
+    """What has three nodes, too."""
+    part, repeats = QUICK_PART if quick else 1, repeats or CLUSTER_PEER_REPEATS
+    work = Workload(records=1_000_000 // part, size=100, batch=1000, in_flight=8, repeats=repeats)
+    lone = Workload(records=1000 // part, size=100, batch=1, in_flight=1, repeats=repeats)
+    peer = KafkaCluster()
+    return {peer.name: measure_peer(peer, work, lone)}
+
+
 def keep(results: Results, root: Path) -> None:
     """The file, the pictures and the README's table: all from the same results."""
     kept = root / "docs" / "bench" / "results.json"
@@ -150,7 +172,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help=f"a {QUICK_PART}th of the records")
     parser.add_argument("--repeats", type=int, help="repetitions of each phase (else each mode's own)")
     parser.add_argument(
-        "--only", nargs="+", choices=[*SCENARIOS, *CLUSTER], default=[], help="print these, keep nothing"
+        "--only",
+        nargs="+",
+        choices=[*SCENARIOS, *CLUSTER, REPLICATED],
+        default=[],
+        help="print these, keep nothing",
     )
     parser.add_argument("--no-peers", action="store_true", help="leave the peers out")
     parser.add_argument("--peers", action="store_true", help="the peers alone; print them, keep nothing")
@@ -165,12 +191,18 @@ def main(arguments: Sequence[str]) -> int:
     if not asked.peers:
         own |= measure_ister(asked.quick, asked.repeats, asked.only)
         own |= measure_cluster(asked.quick, asked.only)
+    peers: dict[str, Any] = {}
+    if not asked.no_peers:
+        if not asked.only or REPLICATED in asked.only:
+            peers |= measure_peer_cluster(asked.quick, asked.repeats)
+        if not asked.only:
+            peers |= measure_peers(asked.quick, asked.repeats)
     results: Results = {
         "measured_at": time.strftime("%Y-%m-%d", time.gmtime()),
         "quick": asked.quick,
         "machine": machine,
         "ister": own,
-        "peers": {} if asked.no_peers or asked.only else measure_peers(asked.quick, asked.repeats),
+        "peers": peers,
     }
     partial = asked.only or asked.peers
     if partial or asked.dry_run:

@@ -3,7 +3,8 @@
 Each run kills the leader and watches for a few seconds. A topic is made every 20 ms through the nodes that
 are left: metadata is writable again when the first one that was begun after the kill is done. Meanwhile lone
 records are appended to a topic of each of the two other nodes: they need no metadata (promise 6), and their
-latencies beside those before the kill show whether anything interrupted them.
+latencies beside those before the kill show whether anything interrupted them. The topics have one replica,
+so that nothing but the metadata is lost with the node: `bench.replication.failover` is about the others.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import ister
+from bench.cluster.calls import BIN_SECONDS, Call, binned
 from bench.cluster.nodes import ClusterProcesses, NodeProcess, running_cluster
+from bench.cluster.topics import topics_by_leader
 from ister.bench.figures import percentile, rounded
 from ister.bench.raw import now
 from ister.bench.session import run_loop
@@ -29,21 +32,8 @@ AFTER_SECONDS: Final = 3.0
 WRITE_EVERY_SECONDS: Final = 0.02
 APPEND_EVERY_SECONDS: Final = 0.005
 RECORD: Final = b"." * 100
-BIN_SECONDS: Final = 0.02
-_MOST_TOPICS: Final = 64
 
 Fields = dict[str, Any]
-
-
-class Call(NamedTuple):
-    """A request: when it was begun, and when it was answered."""
-
-    began: float
-    ended: float
-
-    @property
-    def seconds(self) -> float:
-        return self.ended - self.began
 
 
 @dataclass
@@ -86,18 +76,6 @@ class Run:
         return longest
 
 
-async def topics_by_leader(cluster: ClusterProcesses) -> dict[int, str]:
-    """A topic for each node to lead, for good."""
-    found: dict[int, str] = {}
-    async with ister.connect(cluster.bootstrap) as log:
-        for number in range(_MOST_TOPICS):
-            made = await log.create_topic(f"appends-{number}")
-            found.setdefault(made.segments[0].leader, made.topic)
-            if len(found) == len(cluster.nodes):
-                return found
-    raise RuntimeError(f"of {_MOST_TOPICS} topics all are led by {sorted(found)}")
-
-
 async def watch_one_kill(cluster: ClusterProcesses, topics: dict[int, str], number: int) -> Run:
     leader = (await cluster.wait_whole()).leader
     survivors = {node_id: node for node_id, node in cluster.nodes.items() if node_id != leader}
@@ -132,7 +110,7 @@ async def _write(nodes: Sequence[NodeProcess], number: int, run: Run, over: asyn
         while not over.is_set():
             written += 1
             name = f"writes-{number}-{written}"
-            group.create_task(_timed(lambda name=name: log.create_topic(name), run.writes, run))  # type: ignore[misc]
+            group.create_task(_timed(lambda name=name: log.create_topic(name, replicas=1), run.writes, run))  # type: ignore[misc]
             await asyncio.sleep(WRITE_EVERY_SECONDS)
 
 
@@ -149,7 +127,7 @@ async def _timed(call: Callable[[], Awaitable[object]], calls: list[Call], run: 
 def measure_election(directory: Path, runs: int) -> Fields:
     async def measure(cluster: ClusterProcesses) -> list[Run]:
         await cluster.wait_whole()
-        topics = await topics_by_leader(cluster)
+        topics = await topics_by_leader(cluster, "appends", replicas=1)
         return [await watch_one_kill(cluster, topics, number) for number in range(runs)]
 
     with running_cluster(directory, {"log_level": "warning"}) as cluster:
@@ -180,24 +158,15 @@ def summarise_runs(runs: Sequence[Run]) -> Fields:
 
 
 def timeline_of(run: Run) -> Fields:
-    """One run for a picture: for each 20 ms the longest that anything begun then took, 0 for nothing.
-
-    Numbers with spaces between, so that a file of results stays readable.
-    """
+    """One run for a picture."""
+    start, seconds = run.killed_at - BEFORE_SECONDS, BEFORE_SECONDS + AFTER_SECONDS
     return {
         "killed_node": run.killed,
         "writable_s": rounded(run.writable_s),
         "start_s": -BEFORE_SECONDS,
         "bin_s": BIN_SECONDS,
-        "appends_ms": {f"node {node}": _binned(calls, run) for node, calls in sorted(run.appends.items())},
-        "writes_ms": _binned(run.writes, run),
+        "appends_ms": {
+            f"node {node}": binned(calls, start, seconds) for node, calls in sorted(run.appends.items())
+        },
+        "writes_ms": binned(run.writes, start, seconds),
     }
-
-
-def _binned(calls: Sequence[Call], run: Run) -> str:
-    bins = [0.0] * round((BEFORE_SECONDS + AFTER_SECONDS) / BIN_SECONDS)
-    for call in calls:
-        place = int((call.began - run.killed_at + BEFORE_SECONDS) / BIN_SECONDS)
-        if 0 <= place < len(bins):
-            bins[place] = max(bins[place], call.seconds * 1000)
-    return " ".join(f"{value:.3g}" for value in bins)

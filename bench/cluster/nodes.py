@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -54,7 +55,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class NodeProcess:
-    """One broker: its directory, port and options for good, its process from a start to an end."""
+    """One broker: its directory and port for good, its process from a start to an end."""
 
     def __init__(
         self, directory: Path, port: int, options: Sequence[str], command: Sequence[str] = SERVE
@@ -63,7 +64,8 @@ class NodeProcess:
         self.port = port
         self.starts = 0
         self.is_paused = False
-        self._options = options
+        self.options = options
+        """Of the next start."""
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -87,7 +89,7 @@ class NodeProcess:
         self.directory.mkdir(parents=True, exist_ok=True)
         command = [*self._command, "--output", "json", "--admin-port", "-1"]
         command += ["--data-dir", str(self.directory / "data"), "--client-port", str(self.port)]
-        command += ["--log-file", str(self.directory / "broker.log"), *self._options]
+        command += ["--log-file", str(self.directory / "broker.log"), *self.options]
         with (self.directory / "broker.err").open("ab") as errors:
             self._process = subprocess.Popen(
                 command,
@@ -137,6 +139,11 @@ class NodeProcess:
         """As kill -9 does it, paused or not."""
         self._end(signal.SIGKILL)
 
+    def wipe(self) -> None:
+        """All that it had is gone; the logs that it wrote for people stay."""
+        assert self._process is None, "the node is up"
+        shutil.rmtree(self.directory / "data")
+
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""
         self.resume()
@@ -161,14 +168,27 @@ class ClusterProcesses:
         self, directory: Path, settings: Mapping[str, object], command: Sequence[str] = SERVE
     ) -> None:
         ports = free_ports(2 * len(NODES))
-        first_peer = f"{HOST}:{ports[1]}"
-        chosen = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        self._peer_ports = dict(zip(NODES, ports, strict=False))
+        self._chosen = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        first, *_ = NODES
         self.nodes: dict[int, NodeProcess] = {}
-        for place, node_id in enumerate(NODES):
-            client_port, peer_port = ports[2 * place : 2 * place + 2]
-            way_in = ["--join", first_peer] if place else ["--bootstrap-cluster"]
-            options = ["--node-id", str(node_id), "--peer-port", str(peer_port), *way_in, *chosen]
-            self.nodes[node_id] = NodeProcess(directory / f"node-{node_id}", client_port, options, command)
+        for node_id, port in zip(NODES, ports[len(NODES) :], strict=True):
+            way_in = ["--bootstrap-cluster"] if node_id == first else self._join(first)
+            options = self._options(node_id, way_in)
+            self.nodes[node_id] = NodeProcess(directory / f"node-{node_id}", port, options, command)
+
+    def _join(self, *node_ids: int) -> list[str]:
+        return ["--join", ",".join(f"{HOST}:{self._peer_ports[node_id]}" for node_id in node_ids)]
+
+    def _options(self, node_id: int, way_in: Sequence[str]) -> list[str]:
+        return [
+            "--node-id",
+            str(node_id),
+            "--peer-port",
+            str(self._peer_ports[node_id]),
+            *way_in,
+            *self._chosen,
+        ]
 
     @property
     def bootstrap(self) -> str:
@@ -181,6 +201,12 @@ class ClusterProcesses:
     def kill(self) -> None:
         for node in self.nodes.values():
             node.kill()
+
+    def wipe(self, node_id: int) -> None:
+        """Take the disk of a node that is down: it comes back with an empty one, and asks to be let in."""
+        self.nodes[node_id].wipe()
+        others = [other for other in self.nodes if other != node_id]
+        self.nodes[node_id].options = self._options(node_id, self._join(*others))
 
     async def wait_whole(self) -> ClusterAnswer:
         """Everybody is up, votes, and knows the same: returns what one of them says of the cluster."""

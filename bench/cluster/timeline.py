@@ -1,9 +1,10 @@
-"""One election as a picture: how long a request took that was begun at each moment around the kill."""
+"""A kill as a picture: how long a request took that was begun at each moment around it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
@@ -31,31 +32,73 @@ STYLE: Final = """
 """
 
 
+@dataclass(frozen=True)
+class Series:
+    """Dots of one kind: for each bin of time the longest that a request took, 0 for none."""
+
+    kind: str
+    """`append`, `other-append` or `write`."""
+    words: str
+    milliseconds: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Picture:
+    title: str
+    said: str
+    """For those who cannot see it."""
+    start_s: float
+    bin_s: float
+    outage_s: float
+    outage_words: str
+    series: Sequence[Series]
+
+
 def draw_timeline(timeline: dict[str, Any]) -> str:
-    """Time from left to right, the kill at 0; upwards, on a scale of tens, what a request took."""
-    start, step = float(timeline["start_s"]), float(timeline["bin_s"])
-    writes = _numbers(timeline["writes_ms"])
-    end = start + step * len(writes)
-    across = _Scale(start, end, LEFT, WIDTH - RIGHT)
+    """An election, as `bench.cluster.election` keeps it."""
     writable = float(timeline["writable_s"])
-    title = f"kill -9 of node {timeline['killed_node']}, which leads the metadata"
-    note = "Each dot: the longest that a request begun in those 20 ms took, on a scale of tens."
-    said = f"Appends to the other nodes go on; metadata can be changed again after {writable:.2f} s."
+    kinds = zip(("append", "other-append"), timeline["appends_ms"].items(), strict=False)
+    return draw_picture(
+        Picture(
+            title=f"kill -9 of node {timeline['killed_node']}, which leads the metadata",
+            said=f"Appends to the other nodes go on; metadata can be changed again after {writable:.2f} s.",
+            start_s=float(timeline["start_s"]),
+            bin_s=float(timeline["bin_s"]),
+            outage_s=writable,
+            outage_words=f"metadata writable again after {writable:.2f} s",
+            series=[
+                *(
+                    Series(kind, f"append to a topic of {name}", numbers(text))
+                    for kind, (name, text) in kinds
+                ),
+                Series("write", "making a topic (metadata)", numbers(timeline["writes_ms"])),
+            ],
+        )
+    )
+
+
+def draw_picture(picture: Picture) -> str:
+    """Time from left to right, the kill at 0; upwards, on a scale of tens, what a request took."""
+    start, step = picture.start_s, picture.bin_s
+    end = start + step * max(len(series.milliseconds) for series in picture.series)
+    across = _Scale(start, end, LEFT, WIDTH - RIGHT)
+    note = (
+        f"Each dot: the longest that a request begun in those {step * 1000:.0f} ms took, on a scale of tens."
+    )
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         'aria-labelledby="title description" font-family="system-ui, sans-serif" font-size="14">',
-        f'  <title id="title">{escape(title)}</title>',
-        f'  <desc id="description">{escape(said)}</desc>',
+        f'  <title id="title">{escape(picture.title)}</title>',
+        f'  <desc id="description">{escape(picture.said)}</desc>',
         f"  <style>{STYLE}  </style>",
-        f'  <text class="ink" x="20" y="24" font-weight="600">{escape(title)}</text>',
+        f'  <text class="ink" x="20" y="24" font-weight="600">{escape(picture.title)}</text>',
         f'  <text class="soft" x="20" y="44" font-size="12">{escape(note)}</text>',
-        *_legend([*timeline["appends_ms"]]),
+        *_legend(picture.series),
         *_grid(across, start, end),
-        *_outage(across, writable),
+        *_outage(across, picture.outage_s, picture.outage_words),
     ]
-    for kind, series in zip(("append", "other-append"), timeline["appends_ms"].values(), strict=False):
-        lines += _dots(kind, _numbers(series), across, start, step)
-    lines += _dots("write", writes, across, start, step)
+    for series in picture.series:
+        lines += _dots(series.kind, series.milliseconds, across, start, step)
     return "\n".join([*lines, "</svg>", ""])
 
 
@@ -75,20 +118,16 @@ def height_of(milliseconds: float) -> float:
     return HEIGHT - BOTTOM - part * (HEIGHT - BOTTOM - TOP)
 
 
-def _numbers(series: str) -> list[float]:
+def numbers(series: str) -> list[float]:
     return [float(number) for number in series.split()]
 
 
-def _legend(leaders: Sequence[str]) -> Iterator[str]:
-    entries = [
-        *zip(("append", "other-append"), (f"append to a topic of {name}" for name in leaders), strict=False),
-        ("write", "making a topic (metadata)"),
-    ]
+def _legend(entries: Sequence[Series]) -> Iterator[str]:
     x = 24.0
-    for kind, words in entries:
-        yield f'  <circle class="{kind}" cx="{x:.0f}" cy="64" r="4"/>'
-        yield f'  <text class="ink" x="{x + 10:.0f}" y="68" font-size="12">{escape(words)}</text>'
-        x += 26 + 6.6 * len(words)
+    for series in entries:
+        yield f'  <circle class="{series.kind}" cx="{x:.0f}" cy="64" r="4"/>'
+        yield f'  <text class="ink" x="{x + 10:.0f}" y="68" font-size="12">{escape(series.words)}</text>'
+        x += 26 + 6.6 * len(series.words)
 
 
 def _grid(across: _Scale, start: float, end: float) -> Iterator[str]:
@@ -108,19 +147,16 @@ def _grid(across: _Scale, start: float, end: float) -> Iterator[str]:
         )
 
 
-def _outage(across: _Scale, writable: float) -> Iterator[str]:
-    """The time without a metadata leader, from the kill on."""
-    left, right, bottom = across(0.0), across(writable), HEIGHT - BOTTOM
+def _outage(across: _Scale, seconds: float, words: str) -> Iterator[str]:
+    """From the kill on."""
+    left, right, bottom = across(0.0), across(seconds), HEIGHT - BOTTOM
     yield (
         f'  <rect class="outage" x="{left:.1f}" y="{TOP}" width="{right - left:.1f}" '
         f'height="{bottom - TOP}"/>'
     )
     for x in (left, right):
         yield f'  <line class="mark" x1="{x:.1f}" y1="{TOP - 6}" x2="{x:.1f}" y2="{bottom}"/>'
-    yield (
-        f'  <text class="ink" x="{right + 8:.1f}" y="{TOP + 30}" font-size="12">'
-        f"metadata writable again after {writable:.2f} s</text>"
-    )
+    yield (f'  <text class="ink" x="{right + 8:.1f}" y="{TOP + 30}" font-size="12">{escape(words)}</text>')
 
 
 def _dots(kind: str, series: Sequence[float], across: _Scale, start: float, step: float) -> Iterator[str]:

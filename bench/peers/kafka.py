@@ -15,6 +15,8 @@ import shutil
 import subprocess
 import uuid
 from base64 import urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -54,8 +56,9 @@ class Kafka:
 
     def run(self, work: Workload, lone: Workload, directory: Path) -> dict[str, Fields]:
         port, controller = free_port(), free_port()
+        bootstrap = f"127.0.0.1:{port}"
         config = write_config(directory, port, controller)
-        format_storage(config)
+        format_storage(config, new_cluster_id())
         with server(tool("kafka.Kafka", str(config), memory="1g"), directory, port) as process_id:
             results: dict[str, Fields] = {}
             for mode, asked, options in (
@@ -64,8 +67,15 @@ class Kafka:
                 ("latency", lone, SYNCED),
             ):
                 topic = f"bench-{mode}"
-                create_topic(topic, port, options)
-                results[mode] = measure(topic, port, asked, directory, process_id, lone=mode == "latency")
+                create_topic(topic, bootstrap, options)
+                results[mode] = measure(
+                    topic,
+                    bootstrap,
+                    asked,
+                    [process_id],
+                    partial(beside_raw, asked, directory=directory),
+                    lone=mode == "latency",
+                )
             return results
 
 
@@ -82,7 +92,8 @@ def call(main: str, *arguments: str) -> str:
     return done.stdout
 
 
-def write_config(directory: Path, port: int, controller: int) -> Path:
+def write_config(directory: Path, port: int, controller: int, **more: str) -> Path:
+    """One node that is broker and controller, alone unless `more` says otherwise."""
     settings = {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -94,41 +105,54 @@ def write_config(directory: Path, port: int, controller: int) -> Path:
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
+        **{name.replace("_", "."): value for name, value in more.items()},
     }
     path = directory / "server.properties"
     path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     return path
 
 
-def format_storage(config: Path) -> None:
-    cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+def new_cluster_id() -> str:
+    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def format_storage(config: Path, cluster: str) -> None:
     call("kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", str(config))
 
 
-def create_topic(topic: str, port: int, options: tuple[str, ...]) -> None:
+def create_topic(
+    topic: str, bootstrap: str, options: tuple[str, ...], *, partitions: int = 1, replicas: int = 1
+) -> None:
     call(
         "org.apache.kafka.tools.TopicCommand",
-        *("--bootstrap-server", f"127.0.0.1:{port}", "--create", "--topic", topic),
-        *("--partitions", "1", "--replication-factor", "1", *options),
+        *("--bootstrap-server", bootstrap, "--create", "--topic", topic),
+        *("--partitions", str(partitions), "--replication-factor", str(replicas), *options),
     )
 
 
-def measure(topic: str, port: int, work: Workload, directory: Path, process_id: int, *, lone: bool) -> Fields:
-    """The tool's own figures: it says how many records a second, and the latencies."""
+def measure(
+    topic: str,
+    bootstrap: str,
+    work: Workload,
+    process_ids: Sequence[int],
+    beside: Callable[[float, list[float]], Repetition],
+    *,
+    lone: bool,
+) -> Fields:
+    """The tool's own figures: it says how many records a second, and the latencies. `beside` is given both,
+    and adds the bare loop."""
     settings = (
         {"linger.ms": 0, "batch.size": 0} if lone else {"linger.ms": 5, "batch.size": batch_bytes(work)}
     )
     settings["max.in.flight.requests.per.connection"] = 1 if lone else 5
-    produce(topic, port, work, settings)  # the virtual machine compiles what it runs often
-    runs = [produce(topic, port, work, settings) for _ in range(work.repeats)]
-    repetitions: list[Repetition] = [
-        beside_raw(work, work.total_records / run["rate"], [run["p50"] / 1000], directory) for run in runs
-    ]
-    paced = [produce(topic, port, work, settings, per_second=LONE_PER_SECOND)] if lone else runs
+    produce(topic, bootstrap, work, settings)  # the virtual machine compiles what it runs often
+    runs = [produce(topic, bootstrap, work, settings) for _ in range(work.repeats)]
+    repetitions = [beside(work.total_records / run["rate"], [run["p50"] / 1000]) for run in runs]
+    paced = [produce(topic, bootstrap, work, settings, per_second=LONE_PER_SECOND)] if lone else runs
     percentiles = {
         f"{name}_ms": rounded(median(run[name] for run in paced)) for name in ("p50", "p99", "p999")
     }
-    return {**summarise(repetitions, peak_rss_bytes(process_id)), **percentiles}
+    return {**summarise(repetitions, max(map(peak_rss_bytes, process_ids))), **percentiles}
 
 
 def batch_bytes(work: Workload) -> int:
@@ -136,10 +160,10 @@ def batch_bytes(work: Workload) -> int:
 
 
 def produce(
-    topic: str, port: int, work: Workload, settings: dict[str, int], *, per_second: int = -1
+    topic: str, bootstrap: str, work: Workload, settings: dict[str, int], *, per_second: int = -1
 ) -> dict[str, float]:
     properties = [
-        f"bootstrap.servers=127.0.0.1:{port}",
+        f"bootstrap.servers={bootstrap}",
         "acks=all",
         f"max.request.size={max(batch_bytes(work) * 2, 1 << 20)}",
         *(f"{name}={value}" for name, value in settings.items()),

@@ -65,12 +65,13 @@ def free_port() -> int:
 
 
 @contextmanager
-def server(command: Sequence[str], directory: Path, port: int) -> Iterator[int]:
-    """A server that takes connections on `port`; yields its process id, stops it at the end."""
+def server(command: Sequence[str], directory: Path, port: int, *, wait: bool = True) -> Iterator[int]:
+    """A server that takes connections on `port`, or soon will; yields its process id, stops it at the end."""
     with (directory / "server.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory)
     try:
-        _wait_for(process, port, directory)
+        if wait:
+            _wait_for(process, port, directory)
         yield process.pid
     finally:
         process.terminate()

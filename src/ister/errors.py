@@ -20,14 +20,18 @@ class IsterError(Exception):
     retriable: ClassVar[bool] = False
     default_hint: ClassVar[str] = "This is a defect in Ister; please report it with the broker's log."
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str | None = None, offsets: tuple[int, int] | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.hint = self.default_hint if hint is None else hint
+        self.offsets = offsets
+        """From the first to before the second: what it is about, for programs; None if nobody says."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Exceptions cross process boundaries under Spark; the keyword-only hint must survive that.
-        return (_rebuild, (type(self), self.message, self.hint))
+        # Exceptions cross process boundaries under Spark; what is keyword-only must survive that.
+        return (_rebuild, (type(self), self.message, self.hint, self.offsets))
 
     def __str__(self) -> str:
         return self.message
@@ -37,11 +41,13 @@ class IsterError(Exception):
 
         One object that is raised twice gathers the tracebacks of strangers, and keeps alive what they hold.
         """
-        return type(self)(self.message, hint=self.hint)
+        return type(self)(self.message, hint=self.hint, offsets=self.offsets)
 
 
-def _rebuild(kind: type[IsterError], message: str, hint: str) -> IsterError:
-    return kind(message, hint=hint)
+def _rebuild(
+    kind: type[IsterError], message: str, hint: str, offsets: tuple[int, int] | None = None
+) -> IsterError:
+    return kind(message, hint=hint, offsets=offsets)
 
 
 # Requests that are wrong in themselves.
@@ -116,6 +122,17 @@ class CorruptSegment(IsterError):
         "The stored bytes are damaged. Restore this segment from a copy; reading may go on after "
         "the damaged offsets named here, but they are not there."
     )
+
+
+class RecordsLost(IsterError):
+    """Offsets that an operator has given up, because nobody could reach them (F6): `offsets` is their range.
+
+    Whatever was in them is not coming back; no other record ever gets one of them.
+    """
+
+    code = "records-lost"
+    wire = 34
+    default_hint = "Read on from the offset named; `ister topic describe` shows every range that is lost."
 
 
 class OutOfSequence(IsterError):
@@ -314,6 +331,6 @@ BY_WIRE: dict[int, type[IsterError]] = {kind.wire: kind for kind in _tree(IsterE
 BY_CODE: dict[str, type[IsterError]] = {kind.code: kind for kind in _tree(IsterError)}
 
 
-def from_wire(number: int, message: str, hint: str) -> IsterError:
+def from_wire(number: int, message: str, hint: str, offsets: tuple[int, int] | None = None) -> IsterError:
     """The exception that an error which a broker sent back stands for."""
-    return BY_WIRE.get(number, IsterError)(message, hint=hint)
+    return BY_WIRE.get(number, IsterError)(message, hint=hint, offsets=offsets)

@@ -32,6 +32,7 @@ from ister.columns import RecordHeaders
 from ister.errors import ConnectionFailed, InvariantBroken, IsterError, LogClosed
 from ister.frame import Frame, Record
 from ister.protocol.messages import ClusterAnswer, NodeAnswer, StatsAnswer, TopicDescription
+from ister.protocol.recovery import TopicRecovery
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -152,8 +153,17 @@ class Log:
         follow: bool = False,
         last: int | None = None,
         max_bytes: int = 1024 * 1024,
+        read_from: str = "leader",
     ) -> Reader:
-        reader = self._log.read(topic, start=start, end=end, follow=follow, last=last, max_bytes=max_bytes)
+        reader = self._log.read(
+            topic,
+            start=start,
+            end=end,
+            follow=follow,
+            last=last,
+            max_bytes=max_bytes,
+            read_from=read_from,
+        )
         return Reader(self._open_portal(), reader)
 
     def create_topic(self, topic: str, *, if_absent: bool = False, **settings: int | str) -> TopicDescription:
@@ -179,6 +189,12 @@ class Log:
 
     def stats(self) -> StatsAnswer:
         return self._run(self._log.stats())
+
+    def recovery_of(self, topic: str) -> TopicRecovery:
+        return self._run(self._log.recovery_of(topic))
+
+    def accept_loss(self, shown: TopicRecovery, *, node_stopped: bool) -> TopicRecovery:
+        return self._run(self._log.accept_loss(shown, node_stopped=node_stopped))
 
     def transfer_leader(self, node_id: int = 0) -> NodeAnswer:
         return self._run(self._log.transfer_leader(node_id))

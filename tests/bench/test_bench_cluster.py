@@ -6,7 +6,8 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from bench.cluster.election import Call, Run, measure_election, summarise_runs
+from bench.cluster.calls import Call
+from bench.cluster.election import Run, measure_election, summarise_runs
 from bench.cluster.rollover import Acknowledged, describe_stalls, measure_rollover, stalls
 from bench.cluster.timeline import draw_timeline, height_of
 

@@ -63,6 +63,7 @@ def test_every_answer_is_on_the_page_with_its_fields_in_order() -> None:
         messages.StatsAnswer,
         messages.TopicDescription,
         messages.SegmentDescription,
+        messages.CopyDescription,
         messages.Failure,
     ]
     for answer in answers:

@@ -27,6 +27,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from bench.cluster.copies import wait_replicated
 from bench.cluster.nodes import SERVE, ClusterProcesses, running_cluster
 
 import ister
@@ -38,6 +39,7 @@ from tests.chaos.cluster_load import RETRY_SECONDS, Load, connect, read_all
 
 TOPICS = ("orders", "events", "audit")
 SEGMENT_RECORDS = 200
+COPIES = 3
 HEALED_SECONDS = 90.0
 REQUEST_TIMEOUTS = (2.0, 4.0, 10.0)
 SETTINGS = {"monitor_check_ms": 200, "snapshot_entries": 200, "log_level": "info"}
@@ -59,6 +61,8 @@ class Result:
     moves: int = 0
     """Rollovers to another node."""
     reads: int = 0
+    waits: list[float] = field(default_factory=list)
+    """Seconds until every segment had its copies again, each time that this was waited for."""
 
     @property
     def kills(self) -> int:
@@ -70,6 +74,8 @@ class Result:
 
 
 class ClusterChaos:
+    segment_records = SEGMENT_RECORDS
+
     def __init__(
         self, cluster: ClusterProcesses, seed: int, say: Say = quiet, patience_s: float = RETRY_SECONDS
     ) -> None:
@@ -133,7 +139,7 @@ class ClusterChaos:
     async def _make_topics(self) -> None:
         async with ister.connect(self._cluster.bootstrap) as log:
             for topic in TOPICS:
-                await log.create_topic(topic, segment_records=SEGMENT_RECORDS)
+                await log.create_topic(topic, segment_records=self.segment_records)
 
     async def _start_producers(self, stack: AsyncExitStack) -> list[asyncio.Task[None]]:
         tasks = []
@@ -168,6 +174,8 @@ class ClusterChaos:
     async def _judge_lines(self, when: str) -> dict[str, Read]:
         """Through every node: the same whole line of each topic, and a chain that fits it."""
         await self._cluster.wait_whole()
+        # Until then leaders that were lost are replaced, and segments handed on to more replicas.
+        await wait_replicated(self._cluster.bootstrap, TOPICS, COPIES, only_open=True)
         lines: dict[str, Read] = {}
         chains: dict[str, list[tuple[object, ...]]] = {}
         for node_id, node in self._cluster.nodes.items():
@@ -272,6 +280,7 @@ def run_cluster(
     directory: Path | None = None,
     say: Say = quiet,
     patience_s: float = RETRY_SECONDS,
+    chaos: type[ClusterChaos] = ClusterChaos,
 ) -> Result:
     """All of it, in a directory of its own unless one is given; raises `Violation` if a promise is broken."""
     started = time.monotonic()
@@ -279,7 +288,7 @@ def run_cluster(
         if directory is None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ister-cluster-chaos-")))
         cluster = stack.enter_context(running_cluster(directory, SETTINGS, command))
-        result = asyncio.run(ClusterChaos(cluster, seed, say, patience_s).run(seconds))
+        result = asyncio.run(chaos(cluster, seed, say, patience_s).run(seconds))
     result.seconds = time.monotonic() - started
     return result
 

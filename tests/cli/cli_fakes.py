@@ -100,6 +100,8 @@ class FakeLog:
     def __init__(self) -> None:
         self.topics: dict[str, FakeTopic] = {}
         self.asked: list[str] = []
+        self.read_from: list[str] = []
+        """Who was to answer, of each reading."""
         self.fail_after: int | None = None
         self.end_unknown: IsterError | None = None
         """Why nobody can say where a topic ends; its description then shows an older end."""
@@ -184,8 +186,11 @@ class FakeLog:
     def producer(self, topic: str, **options: Any) -> FakeProducer:
         return FakeProducer(self.add(topic), self.fail_after)
 
-    def read(self, topic: str, *, start: int, end: int | None, follow: bool) -> FakeReader:
+    def read(
+        self, topic: str, *, start: int, end: int | None, follow: bool, read_from: str = "leader"
+    ) -> FakeReader:
         found = self._find(topic)
+        self.read_from.append(read_from)
         return FakeReader(found, start, found.end if end is None else end)
 
 

@@ -151,11 +151,16 @@ class ClusterNode:
 
         self.disk.crash_after(changes, then)
 
-    def wipe(self) -> None:
-        """A dead node gets an empty disk: another member of the cluster from now on (I2)."""
+    def wipe(self, join: str = "") -> None:
+        """A dead node gets an empty disk: another member of the cluster from now on (I2). Whoever was in the
+        cluster asks those at `join` to let it in again, the founder too: nobody founds one twice (I1)."""
         assert not self.is_up
         self.loop.trace.note(f"{self.name} wiped")
+        roll_loss = self.disk.roll_loss
         self.disk = self._make_disk()
+        self.disk.roll_loss = roll_loss
+        if join:
+            self.config = msgspec.structs.replace(self.config, bootstrap_cluster=False, join=join)
 
     def freeze(self) -> None:
         """SIGSTOP."""

@@ -91,9 +91,7 @@ class Run:
         return Watch(self.history)
 
     def _make_nemesis(self) -> Nemesis:
-        return Nemesis(
-            self.loop, self.nodes, self.network, self.clients, self.history, self._make_node
-        )
+        return Nemesis(self.loop, self.nodes, self.network, self.clients, self.history, self._make_node)
 
     def _topics(self) -> dict[str, dict[str, Any]]:
         return TOPICS

@@ -29,10 +29,13 @@ class World:
         self.loop = loop
         self.history = History()
         self.network = SimNetwork(loop.fork("network"), trace=loop.trace)
-        self.watch = Watch(self.history)
+        self.watch = self.make_watch()
         self._config = BrokerConfig(**{"admin_port": -1, "peer_port": PEER_PORT, "replicas": 1, **config})
         self.nodes = {number: self.make(number) for number in range(1, size + 1)}
         self.clients = ClusterClients(loop, self.network, self.history, list(self.nodes))
+
+    def make_watch(self) -> Watch:
+        return Watch(self.history)
 
     def make(self, number: int) -> ClusterNode:
         join = "" if number == 1 else f"{host_of(1)}:{PEER_PORT}"
@@ -113,11 +116,18 @@ class World:
         check_history(self.history)
 
 
-def play(script: Callable[[World], Awaitable[T]], *, size: int = 3, seed: int = 0, **config: Any) -> T:
+def play(
+    script: Callable[[Any], Awaitable[T]],
+    *,
+    size: int = 3,
+    seed: int = 0,
+    kind: type[World] = World,
+    **config: Any,
+) -> T:
     """Run a script in a cluster of its own, with every node started and voting."""
 
     async def main(loop: VirtualLoop) -> T:
-        world = World(loop, size, **config)
+        world = kind(loop, size, **config)
         with world.watch.attached():
             await world.start()
             return await script(world)

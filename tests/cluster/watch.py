@@ -68,7 +68,7 @@ class Watch:
         self._disks[number] = disk
 
     def disk_of(self, member: int) -> SimDisk:
-        """The disk that makes a node this member, be it wiped since (I2). First asked when the member joins."""
+        """The disk that makes a node this member, be it wiped since (I2). First asked when it joins."""
         if member not in self._by_member:
             self._by_member[member] = self._disks[node_of(member)]()
         return self._by_member[member]
@@ -115,12 +115,8 @@ class Watch:
         if is_dead():
             return
         self.acknowledgements += 1
+        self._check_not_sealed(segment, base, header)
         identity, end = segment.identity, base + header.count
-        sealed = self._sealed_end.get(identity.uid)
-        if sealed is not None and end > sealed:
-            self.history.violated(
-                f"checker 7: offset {base} was acknowledged in {identity.key}, which is sealed at {sealed}"
-            )
         if segment.policy is not FsyncPolicy.FSYNC:
             return
         self._acknowledged_end[identity.uid] = max(self._acknowledged_end.get(identity.uid, 0), end)
@@ -141,6 +137,14 @@ class Watch:
                     f"{header.producer_id:x}, but is {found.producer_id:x}'s"
                 )
         self._verified[node, path] = (position, offset)
+
+    def _check_not_sealed(self, segment: Segment, base: int, header: FrameHeader) -> None:
+        identity = segment.identity
+        sealed = self._sealed_end.get(identity.uid)
+        if sealed is not None and base + header.count > sealed:
+            self.history.violated(
+                f"checker 7: offset {base} was acknowledged in {identity.key}, which is sealed at {sealed}"
+            )
 
     # Seals.
 
@@ -242,6 +246,8 @@ class Watch:
         ) -> None:
             owner = segment._owner
             assert isinstance(owner, TopicLog)
+            if isinstance(sink, _WatchingSink):
+                sink = sink.sink  # it was admitted to the segment before, and sent on (H2)
             seen = _WatchingSink(sink, segment, owner._storage.node_id, header, watch)
             append(segment, frame, header, now_us, seen, token, at)
 
@@ -278,17 +284,18 @@ class Watch:
 class _WatchingSink:
     """Stands between a segment and whoever waits for its answer."""
 
-    __slots__ = ("_header", "_node", "_segment", "_sink", "_watch")
+    __slots__ = ("_header", "_node", "_segment", "_watch", "sink")
 
     def __init__(self, sink: Sink, segment: Segment, node: int, header: FrameHeader, watch: Watch) -> None:
-        self._sink, self._segment, self._node, self._header, self._watch = sink, segment, node, header, watch
+        self.sink, self._segment, self._node, self._header, self._watch = sink, segment, node, header, watch
 
     def appended(self, token: int, base_offset: int, append_time_us: int, leader: int = 0) -> None:
-        self._watch.acknowledged(self._segment, self._node, base_offset, self._header)
-        self._sink.appended(token, base_offset, append_time_us, leader)
+        if not leader:  # else it was sent on to that node, and is that node's to acknowledge
+            self._watch.acknowledged(self._segment, self._node, base_offset, self._header)
+        self.sink.appended(token, base_offset, append_time_us, leader)
 
     def refused(self, token: int, error: IsterError) -> None:
-        self._sink.refused(token, error)
+        self.sink.refused(token, error)
 
 
 def log_path(topic: TopicState, segment: SegmentState) -> str:

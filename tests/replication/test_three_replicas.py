@@ -131,3 +131,18 @@ def test_a_topic_of_one_broker_gets_its_replicas_when_others_join() -> None:
             assert await read_all(log, "t") == numbers(10)
 
     run_story(story, nodes=1, replicas=3)
+
+
+def test_a_node_that_is_stopped_hands_over_what_it_leads() -> None:
+    async def story(world: World) -> None:
+        async with world.connect(1, 2, 3) as log:
+            await log.append("t", numbers(5))
+            leader = world.leader_of("t")
+            await leader.stop()
+            await log.append("t", numbers(5, 5))
+            assert await read_all(log, "t") == numbers(10)
+        chain = world.leader_of("t").topic("t").state.segments
+        assert [segment.recovery for segment in chain] == [0, 0], "nobody had to recover anything"
+        assert chain[1].leader != chain[0].leader
+
+    run_story(story, replicas=3)

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from random import Random
+from typing import Any
 
 import ister
 from ister.errors import (
@@ -205,7 +206,7 @@ async def _wait(receipt: ister.Receipt) -> int:
     return await receipt
 
 
-async def follow(clients: Clients, name: str, topic: str) -> None:
+async def follow(clients: Clients, name: str, topic: str, **options: Any) -> None:
     """Read along for the whole run, from where it got to, through every error that may pass."""
     line = clients.lines[topic]
     place = 0
@@ -215,7 +216,7 @@ async def follow(clients: Clients, name: str, topic: str) -> None:
         while not clients.done.is_set():
             read = clients.history.reading(name, line, place)
             reader = log.read(
-                topic, start=place, follow=True, max_bytes=dice.choice((1, 4096, 4096, 1 << 20))
+                topic, start=place, follow=True, max_bytes=dice.choice((1, 4096, 4096, 1 << 20)), **options
             )
             try:
                 async with aclosing(reader.frames()) as frames:

@@ -85,6 +85,25 @@ def test_the_cursor_agrees_with_a_model_that_remembers_everything(
         assert cursor.acknowledged == model.acknowledged
         assert cursor.acknowledged >= before, "a cursor never goes back"
         assert cursor.window == model.next - model.acknowledged
+        between = range(model.acknowledged, model.next)
+        assert cursor.remembered <= cursor.window
+        assert cursor.remembered >= sum(model.states[each] != GONE for each in between)
+
+
+def test_f6_lost_offsets_are_passed_over_as_one_gap_that_costs_nothing_to_remember() -> None:
+    cursor = GetCursor(1, 0)
+    for _ in range(4):
+        cursor.hand_out()
+    for offset in (1, 2):
+        cursor.give_back(offset, 1)
+    assert cursor.lose(2, 5_000_000) == 4_999_997, "what came back, and all that nobody had been given"
+    assert (cursor.candidate, cursor.next_offset) == (1, 5_000_000), "what lies before is still to be had"
+    assert cursor.lose(2, 5_000_000) == 0
+    cursor.hand_out()
+    assert cursor.remembered <= 4
+    for offset in (0, 1, 3):
+        assert cursor.done(offset)
+    assert (cursor.acknowledged, cursor.candidate, cursor.window) == (5_000_000, 5_000_000, 0)
 
 
 def test_what_came_back_is_handed_out_first_and_the_lowest_first() -> None:

@@ -12,11 +12,12 @@ from collections.abc import Callable
 
 from ister.broker.creating import Creation
 from ister.broker.data_directory import DirectoryIdentity, claim_directory
-from ister.broker.descriptions import describe_topic
+from ister.broker.descriptions import ask_about, describe_topic
 from ister.broker.forwarding import Forwarder
 from ister.broker.held import HeldAppend
 from ister.broker.raft_metrics import register_raft_metrics
 from ister.broker.replicas import NodeReplication
+from ister.broker.replication_metrics import ReplicationGauges
 from ister.broker.sealed import SealedSegments
 from ister.broker.starting import enter_cluster, make_metadata
 from ister.broker.storage import Storage
@@ -35,6 +36,7 @@ from ister.io.clock import Clock
 from ister.io.disk import Disk
 from ister.io.network import Network
 from ister.metadata.commands import (
+    AcceptLoss,
     AlterTopic,
     AnyCommand,
     BeginRecovery,
@@ -44,6 +46,7 @@ from ister.metadata.commands import (
     RemoveNode,
     Result,
     SealSegment,
+    SetReplicas,
     TrimTopic,
     UpsertNode,
 )
@@ -100,6 +103,7 @@ class Broker:
         self._may_lead = asyncio.Event()
         """Set once this start was announced, and the directory is what the metadata says."""
         self._stopping = False
+        self._leaving = asyncio.Event()
         self._revoked: set[str] = set()
         """Topics whose leases are withheld, for tests; an empty name stands for all."""
         self.hot = HotTail(config.hot_tail_bytes)
@@ -166,9 +170,11 @@ class Broker:
             quorum_timeout_seconds=self.config.quorum_timeout_ms / 1000,
             replica_lost_seconds=self.config.replica_lost_ms / 1000,
             replication=self.replication,
+            leaving=self._leaving,
         )
         self._has_metadata = True
         register_raft_metrics(self.metrics, self.metadata)
+        self.spawn(ReplicationGauges(self).keep())
         self.metadata.watch(self._applied)
         self.identity = await enter_cluster(
             self.config, identity, self.disk, self.clock, self.metadata, self.upkeep.check_log
@@ -227,6 +233,9 @@ class Broker:
     async def stop(self) -> None:
         """Let what was admitted become durable, leave checkpoints for a quick start, close the files."""
         self.drain()
+        self._leaving.set()
+        if self._has_metadata:
+            await self.replication.hand_over()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -270,7 +279,7 @@ class Broker:
             case DeleteTopic():
                 self._topic_deleted(command.topic_uid)
                 self.sync_leases()
-            case SealSegment():
+            case SealSegment() | AcceptLoss():
                 self.sync_leases()
                 topic = self._topic_of(command.topic_uid)
                 self.replication.sealed(topic.state, topic.state.segments[-2])
@@ -281,6 +290,11 @@ class Broker:
                 topic.recovery_began()
             case AlterTopic():
                 self._topic_of(command.topic_uid).settings_changed()
+            case SetReplicas():
+                topic = self._topic_of(command.topic_uid)
+                segment = topic.state.segment(command.segment)
+                assert segment is not None
+                self.replication.replicas_changed(topic.state, segment, command.expected)
             case TrimTopic():
                 self.spawn(self.upkeep.drop_trimmed(command.topic_uid))
             case UpsertNode() | RemoveNode():
@@ -316,6 +330,7 @@ class Broker:
         self.sync_leases()
         for topic in self.topics.values():
             topic.chain_changed()
+        self.replication.restored()
 
     def identity_of(self, topic: TopicState, segment: SegmentState) -> SegmentIdentity:
         path = segment_path(topic.uid, segment)
@@ -427,12 +442,12 @@ class Broker:
         return await self.find(name)
 
     async def describe(self, topic: TopicLog, *, with_segments: bool = True) -> TopicDescription:
-        if topic.leads:
+        if topic.leads and not topic.awaits_recovery:
             try:
                 await topic.ensure_open()
             except IsterError as error:
                 log.warning("described without its open segment: %s", error)
-        return describe_topic(topic, with_segments=with_segments)
+        return describe_topic(self, topic, await ask_about(self, topic.state) if with_segments else None)
 
     # For tests.
 

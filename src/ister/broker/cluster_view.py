@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ister.broker import replica_problems
+from ister.broker.replica_problems import some
 from ister.metadata.state import NodeState
 from ister.protocol.messages import ClusterAnswer, ClusterNode, Problem
 from ister.protocol.peer import node_of
+from ister.protocol.standing import Standing
 from ister.raft import RaftStatus
 
 if TYPE_CHECKING:
     from ister.broker.broker import Broker
     from ister.metadata.replicated import ReplicatedMetadata
 
-_SHOWN = 5
 
-
-def of(broker: Broker, *, is_current: bool) -> ClusterAnswer:
+def of(broker: Broker, standings: Mapping[int, Standing], *, is_current: bool) -> ClusterAnswer:
+    """`standings` are what nodes say of their copies: of those that do not, nothing is said."""
     metadata = broker.metadata
     state, status = metadata.state, metadata.status()
     leader = node_of(status.leader) if status.leader and metadata.is_alive(status.leader) else 0
@@ -59,7 +63,7 @@ def of(broker: Broker, *, is_current: bool) -> ClusterAnswer:
         topics=len(state.topics),
         segments=segments,
         is_current=is_current,
-        problems=_problems(broker, nodes, status, is_current=is_current),
+        problems=_problems(broker, nodes, status, standings, is_current=is_current),
     )
 
 
@@ -77,7 +81,12 @@ def _behind(node: NodeState, status: RaftStatus) -> int:
 
 
 def _problems(
-    broker: Broker, nodes: list[ClusterNode], status: RaftStatus, *, is_current: bool
+    broker: Broker,
+    nodes: list[ClusterNode],
+    status: RaftStatus,
+    standings: Mapping[int, Standing],
+    *,
+    is_current: bool,
 ) -> list[Problem]:
     metadata = broker.metadata
     found: list[Problem] = []
@@ -103,17 +112,20 @@ def _problems(
             )
         )
     found += _waiting_topics(metadata)
-    found += _unreadable_topics(metadata)
+    found += _unreadable_topics(metadata, standings)
+    found += replica_problems.problems(broker, standings)
     return found
 
 
 def _waiting_topics(metadata: ReplicatedMetadata) -> list[Problem]:
-    """Topics that nobody can append to, because the node that leads them is not there."""
+    """Topics that nobody can append to, because the only node that has their open segment is not there."""
     found: list[Problem] = []
     waiting: dict[int, list[str]] = {}
     gone: dict[int, list[str]] = {}
     for topic in metadata.state.topics.values():
         member = topic.open_segment.leader
+        if len(topic.open_segment.replicas) > 1:
+            continue  # others may take over: `replica_problems`
         if not metadata.state.is_active(member):
             gone.setdefault(node_of(member), []).append(topic.name)
         elif not metadata.is_alive(member):
@@ -122,32 +134,43 @@ def _waiting_topics(metadata: ReplicatedMetadata) -> list[Problem]:
         found.append(
             Problem(
                 "topics-wait",
-                f"{_some(topics)} cannot be written: node {node_id} leads and is down",
-                f"start node {node_id} again",
+                f"{some(topics)} cannot be written: node {node_id} leads and is down",
+                f"start node {node_id} again; if its disk is gone for good, "
+                f"`ister topic recover {topics[0]}` says what would be lost",
             )
         )
     for node_id, topics in sorted(gone.items()):
         found.append(
             Problem(
                 "topics-lost-their-node",
-                f"{_some(topics)} cannot be written: the disk of node {node_id} that led them is gone",
-                f"bring the old data directory of node {node_id} back",
+                f"{some(topics)} cannot be written: the disk of node {node_id} that led them is gone",
+                f"bring the old data directory of node {node_id} back; if it is gone for good, "
+                f"`ister topic recover {topics[0]}` says what would be lost",
             )
         )
     return found
 
 
-def _unreadable_topics(metadata: ReplicatedMetadata) -> list[Problem]:
+def _unreadable_topics(metadata: ReplicatedMetadata, standings: Mapping[int, Standing]) -> list[Problem]:
     """Topics with sealed segments of which no copy can be read now."""
     found: list[Problem] = []
     waiting: dict[int, list[str]] = {}
     gone: dict[int, list[str]] = {}
+    is_alive = functools.cache(metadata.is_alive)
+    unread = {m: {*told.incomplete} - {*told.unmendable} for m, told in standings.items()}
     for topic in metadata.state.topics.values():
-        holders = {tuple(segment.replicas) for segment in topic.segments if segment.is_sealed}
+        holders = {
+            tuple(segment.replicas)
+            for segment in topic.segments[:-1]
+            if segment.lost_from != segment.base_offset  # given up whole: there is nothing to read (F6)
+            and not any(is_alive(m) and segment.uid not in unread.get(m, ()) for m in segment.replicas)
+        }
         for replicas in sorted(holders):
-            if not replicas or any(metadata.is_alive(member) for member in replicas):
+            if not replicas:
                 continue
-            back = [member for member in replicas if metadata.state.is_active(member)]
+            back = [m for m in replicas if metadata.state.is_active(m) and not is_alive(m)]
+            if not back and any(map(is_alive, replicas)):
+                continue  # copies that are there are being completed: `replica_problems` says so
             topics = (waiting if back else gone).setdefault(node_of((back or replicas)[0]), [])
             if topic.name not in topics[-1:]:
                 topics.append(topic.name)
@@ -155,7 +178,7 @@ def _unreadable_topics(metadata: ReplicatedMetadata) -> list[Problem]:
         found.append(
             Problem(
                 "records-wait",
-                f"{_some(topics)} cannot be read in full: node {node_id} has sealed segments and is down",
+                f"{some(topics)} cannot be read in full: node {node_id} has sealed segments and is down",
                 f"start node {node_id} again",
             )
         )
@@ -163,15 +186,9 @@ def _unreadable_topics(metadata: ReplicatedMetadata) -> list[Problem]:
         found.append(
             Problem(
                 "records-lost-their-node",
-                f"{_some(topics)} cannot be read in full: sealed segments were on a disk of node {node_id} "
+                f"{some(topics)} cannot be read in full: sealed segments were on a disk of node {node_id} "
                 f"that is gone",
                 f"bring the old data directory of node {node_id} back; if it is gone for good, so are they",
             )
         )
     return found
-
-
-def _some(topics: list[str]) -> str:
-    more = len(topics) - _SHOWN
-    shown = ", ".join(topics[:_SHOWN])
-    return f"{shown} and {more} more topics" if more > 0 else shown

@@ -30,8 +30,13 @@ class GetCursor:
 
     @property
     def window(self) -> int:
-        """How many offsets have to be remembered."""
+        """How many offsets lie between the first that is not done and the next to hand out."""
         return self.next_offset - self.acknowledged
+
+    @property
+    def remembered(self) -> int:
+        """How many of these have to be remembered: one by one, but for those that are gone."""
+        return self.window - sum(end - start for start, end in self._gaps.items())
 
     @property
     def candidate(self) -> int:
@@ -86,6 +91,20 @@ class GetCursor:
         self.next_offset = found
         self._advance()
         return found - offset
+
+    def lose(self, start: int, end: int) -> int:
+        """Offsets from `start` to before `end` were given up (F6). Returns how many of them nobody is to get
+        any more; those that are handed out now are settled as any other."""
+        given_back = [offset for offset in self._returned if start <= offset < end]
+        for offset in given_back:
+            self.done(offset)
+        if not start <= self.next_offset < end:
+            return len(given_back)
+        passed = end - self.next_offset
+        self._gaps[self.next_offset] = end
+        self.next_offset = end
+        self._advance()
+        return passed + len(given_back)
 
     def trim(self, start: int) -> int:
         """Offsets below `start` are gone. Returns how many of them nobody had been given."""

@@ -42,6 +42,23 @@ def find_leftovers(location: str, files: Files, state: ClusterState) -> list[str
     return gone
 
 
+def find_dropped(files: Files, state: ClusterState, member: int) -> list[tuple[int, int]]:
+    """Sealed segments, as topic and segment uids, that there are files of and that are kept elsewhere (F4).
+
+    An open segment's files are never such, whoever its replicas are: a recovery may be copying it here.
+    """
+    dropped: dict[tuple[int, int], None] = {}
+    for name, inside in files.items():
+        topic = state.topic_by_uid(int(name)) if name.isdecimal() else None
+        for file in inside if topic is not None else ():
+            assert topic is not None
+            segment = topic.segment(_number(file))
+            is_known = segment is not None and _uid(file).isdecimal() and int(_uid(file)) == segment.uid
+            if segment is not None and is_known and segment.is_sealed and member not in segment.replicas:
+                dropped[topic.uid, segment.uid] = None
+    return list(dropped)
+
+
 def check_nothing_is_newer(location: str, files: Files, last_index: int) -> None:
     """Files are made after the command that they are named after: one past the log's end was forgotten."""
     for name, inside in files.items():

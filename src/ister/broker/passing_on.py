@@ -30,7 +30,9 @@ class PassedAppend:
         self._max_seconds = max_seconds
 
     def taken(self, answer: AppendAnswer, node_id: int) -> None:
-        append = self._append
+        append, end = self._append, answer.base_offset + self._append.header.count
+        if end > self._topic.seen_end:
+            self._topic.seen_end = end
         append.sink.appended(append.token, answer.base_offset, answer.append_time_us, node_id)
 
     def returned(self, error: IsterError) -> None:

@@ -15,13 +15,20 @@ from ister.broker.standing import Standings
 from ister.metadata.commands import SealSegment
 from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.store import MetadataStore
+from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.peer import PeerKind
+from ister.protocol.replication import Copy
 from ister.replication.completing import Completions
-from ister.replication.copies import Copies, Place
+from ister.replication.copies import Copies, Known, Place
 from ister.replication.counters import ReplicationCounters
+from ister.replication.facts import TopicCopies, copies_of
 from ister.replication.failover_events import ProposeSeal
+from ister.replication.guests import Guests
 from ister.replication.leader import Streams
 from ister.replication.recovering import Recoveries
+from ister.replication.repair import Repairs
+from ister.replication.scrubbing import Scrubbing
+from ister.replication.sealed_copies import SealedCopies
 from ister.replication.watching import Watch
 from ister.wal.producers import ProducerRow
 
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ister.broker.replicas")
 
 LOOK_SECONDS = 0.5
+HAND_OVER_SECONDS = 3.0
 
 
 class NodeReplication:
@@ -43,6 +51,8 @@ class NodeReplication:
         self._peers = broker.metadata.peers
         self.member = broker.metadata.member
         self.counters = ReplicationCounters()
+        self.follower_lag = 0
+        """Of the segments that this node leads: how many committed records the slowest follower lacks."""
         self.streams = Streams(self._peers, self.counters)
         self.copies = Copies(
             self.member,
@@ -59,7 +69,39 @@ class NodeReplication:
             self.counters,
         )
         self.recoveries = Recoveries(self, broker.spawn, self.counters)
-        self.completions = Completions(self.copies, broker.metadata, self.member, broker.spawn)
+        self.sealed_copies = SealedCopies(
+            self.copies,
+            self.member,
+            broker.disk,
+            broker.clock,
+            broker.sealed,
+            bytes_per_second=broker.config.repair_bytes_per_second,
+        )
+        self.completions = Completions(
+            self.copies, self.sealed_copies, broker.metadata, self.member, broker.spawn
+        )
+        self.copies.on_damage = self.completions.suspect
+        self.guests = Guests(
+            self.copies,
+            self.sealed_copies,
+            self.completions,
+            broker.metadata,
+            self.member,
+            lambda: broker.upkeep.may_remove,
+            self.let_go,
+        )
+        self.repairs = Repairs(self, broker.config.repair_after_ms / 1000, broker.spawn)
+        self.scrubbing = Scrubbing(self, broker.disk, broker.clock, broker.config.scrub_bytes_per_second)
+        broker.metrics.add(
+            self.guests.copied,
+            self.repairs.repaired,
+            self.repairs.failed,
+            self.scrubbing.bytes,
+            self.scrubbing.rounds,
+            self.scrubbing.findings,
+            self.completions.found_corrupt,
+            self.completions.replaced,
+        )
         self._watch = Watch(self, broker.config.failover_after_ms / 1000)
         self._peers.replicate(self.streams, self.copies.received)
         self.standings = Standings(broker, self)
@@ -68,6 +110,8 @@ class NodeReplication:
         """What another node asks about this one's copies."""
         if kind == PeerKind.STANDING:
             return self.standings.serve(header)
+        if kind == PeerKind.COPY and not (request := decode_header(Copy, header)).recovery:
+            return encode_header(await self.guests.asked(request))
         return await self.copies.serve(kind, header)
 
     async def _look_after_leading(self) -> None:
@@ -76,18 +120,38 @@ class NodeReplication:
             await asyncio.sleep(LOOK_SECONDS)
             now, monotonic = asyncio.get_running_loop().time(), self._broker.clock.monotonic()
             self.standings.look(now)
+            lag = 0
             for topic in list(self._broker.topics.values()):
                 if topic.leads:
                     topic.check_quorum(monotonic)
                     topic.check_replicas(now)
+                    lag = max(lag, topic.follower_lag)
+            self.follower_lag = lag
 
     def start(self) -> None:
         """This start is announced: what is known here is no older than this node's last life."""
         self._broker.spawn(self._look_after_leading())
         self._broker.spawn(self._watch.run())
         self._broker.spawn(self.completions.look_at_all())
+        self._broker.spawn(self.guests.sweep())
+        self._broker.spawn(self.repairs.run())
+        self._broker.spawn(self.scrubbing.run())
+
+    async def hand_over(self) -> None:
+        """Before a stop: let others lead what has other replicas, so that nobody has to find out that this node is
+        gone. What cannot be handed over in time is recovered by them."""
+        leading = [topic for topic in self._broker.topics.values() if topic.leads_replicas]
+        for topic in leading:
+            topic.start_handoff()
+        try:
+            async with asyncio.timeout(HAND_OVER_SECONDS):
+                for topic in leading:
+                    await topic.handed_over()
+        except TimeoutError:
+            log.warning("not all segments were handed over before the stop; others recover them")
 
     async def stop(self) -> None:
+        await self.guests.close()
         await self.copies.close()
 
     # What a recovery needs.
@@ -107,15 +171,19 @@ class NodeReplication:
         if topic is not None:
             self._watch.wants(topic)
 
+    def silent_for(self, leader: int) -> float:
+        """For how long the leader of a segment does not answer, at least, in seconds; 0 if it does."""
+        return self._watch.silent_for(leader)
+
     # What the copies need of the topics.
 
     def _topic(self, topic_uid: int) -> TopicLog | None:
         state = self.metadata.state.topic_by_uid(topic_uid)
         return self._broker.topics.get(state.name) if state is not None else None
 
-    async def stop_leading(self, topic_uid: int, segment_uid: int) -> int:
+    async def stop_leading(self, topic_uid: int, segment_uid: int) -> Known:
         topic = self._topic(topic_uid)
-        return await topic.fenced(segment_uid) if topic is not None else 0
+        return await topic.fenced(segment_uid) if topic is not None else Known()
 
     def follower_committed(self, topic_uid: int) -> None:
         topic = self._topic(topic_uid)
@@ -133,10 +201,52 @@ class NodeReplication:
     def sealed(self, topic: TopicState, segment: SegmentState) -> None:
         assert segment.end_offset is not None
         self.recoveries.sealed(segment.uid, segment.end_offset)
-        if len(segment.replicas) > 1 or segment.recovery:
+        self.standings.sealed(segment.uid)
+        if len(segment.replicas) > 1 or segment.recovery or segment.lost_from is not None:
             place = Place(topic, segment, self._broker.identity_of(topic, segment))
             self.completions.sealed(place)
+            if segment.recovery and self.member not in segment.replicas:
+                # It was to be a substitute, or the recovery went on without it.
+                self._broker.spawn(self.let_go(topic.uid, segment.uid))
+
+    def replicas_changed(self, topic: TopicState, segment: SegmentState, before: list[int]) -> None:
+        """Of a sealed segment, by a repair (F4)."""
+        place = Place(topic, segment, self._broker.identity_of(topic, segment))
+        if self.member in segment.replicas and self.member not in before:
+            self.completions.joined(place, is_whole=self.guests.joined(segment.uid))
+        elif self.member in before and self.member not in segment.replicas:
+            self.completions.left(segment.uid)
+            self._broker.spawn(self.let_go(topic.uid, segment.uid))
+
+    def restored(self) -> None:
+        """Much of the metadata came at once: what was sealed, is being recovered, or is not kept here any
+        more, was not told."""
+        self.recoveries.restored()
+        self._watch.look_at_all()
+        for topic in self._broker.topics.values():
+            if topic.state.open_segment.recovery:
+                topic.recovery_began()
+        followed = set(self.metadata.state.followed_by(self.member).values())
+        self._broker.spawn(self.copies.forget_all_but(followed))
+        if self._broker.upkeep.may_remove:
+            self._broker.spawn(self.completions.look_at_all())
+            self._broker.spawn(self._broker.upkeep.let_go_of_dropped())
+
+    async def let_go(self, topic_uid: int, segment_uid: int) -> None:
+        """Remove the files of a sealed segment that this node is no replica of; what cannot be removed is
+        found again at the next start."""
+        if self._broker.upkeep.may_remove:
+            try:
+                await self.sealed_copies.remove(topic_uid, segment_uid, self.guests.has)
+            except OSError as error:
+                log.warning("segment %d was not removed, the next start tries again: %s", segment_uid, error)
+
+    def copies_of(self, topic: TopicState) -> TopicCopies:
+        """What is below its replica count, for people."""
+        return copies_of(topic, self.metadata, self.completions)
 
     def deleted(self, topic: TopicState) -> None:
         self.recoveries.forget(topic.open_segment.uid)
+        for segment in topic.segments:
+            self.completions.left(segment.uid)
         self._broker.spawn(self.copies.forget({segment.uid for segment in topic.segments}))

@@ -16,7 +16,9 @@ import msgspec
 
 from ister.broker import cluster_view, controls
 from ister.broker.answers import Share
-from ister.broker.descriptions import describe_elsewhere
+from ister.broker.descriptions import ask_about, describe_elsewhere
+from ister.broker.followed_copy import FollowedCopy, followed_copy
+from ister.broker.losses import Losses
 from ister.broker.topic_log import TopicLog
 from ister.client.connection import Answer
 from ister.errors import (
@@ -37,6 +39,7 @@ from ister.protocol.codec import MAX_HEADER_BYTES, encode_header
 from ister.protocol.codec import decode_header as decode_message
 from ister.protocol.messages import EARLIEST, LATEST, Kind
 from ister.protocol.peer import AdminRequest, node_of
+from ister.protocol.standing import Standing
 
 if TYPE_CHECKING:
     from ister.broker.connection import Connection
@@ -55,7 +58,10 @@ CONFIRM_SECONDS = 2.0
 MOVED_SECONDS = 3.0
 """How long somebody who asks for what is just being handed off is kept waiting."""
 _MOVED_PAUSE_SECONDS = 0.02
+_LOOK_SECONDS = 1.0
+"""How often a follower with readers that wait looks whether the leader is there."""
 
+Readable = TopicLog | FollowedCopy
 Handler = Callable[["Connection", int, bytes], Awaitable[None]]
 
 
@@ -77,6 +83,7 @@ class Requests:
         self._server = server
         self._broker = server.broker
         self._read_rss = read_rss
+        self._losses = Losses(server.broker)
         self._started = server.broker.clock.monotonic()
         self._records_out = Counter("records_out_total", "Records sent to readers.")
         self._fetch_seconds = Histogram("fetch_duration_seconds", "Time to answer a fetch that has data.")
@@ -99,6 +106,7 @@ class Requests:
             Kind.PROMOTE_NODE: self._administer(Kind.PROMOTE_NODE),
             Kind.ADD_NODE: self._add_node,
             Kind.CONTROL: self._control,
+            Kind.RECOVER_TOPIC: self._recover_topic,
         }
 
     async def answer(self, connection: Connection, kind: int, correlation: int, header: bytes) -> None:
@@ -120,7 +128,7 @@ class Requests:
         """Have a node answer that has the segment; an error names it. Of a sealed one any replica may."""
         self._forwards.add()
         header = encode_header(request)
-        sources = self._sources(segment)
+        sources = self._sources(segment, isinstance(request, messages.Fetch) and request.read_from_any)
         for source in sources:
             try:
                 return await self._broker.forwarder.request(source, kind, header, timeout_s=10.0 + wait_s)
@@ -136,10 +144,14 @@ class Requests:
         """What the node that is asked must know: that the segment is there, or that it is sealed."""
         return self._broker.metadata.state.applied_index if segment.is_sealed else segment.uid
 
-    def _sources(self, segment: SegmentState) -> list[int]:
-        if not segment.is_sealed:
-            return [segment.leader]
+    def _sources(self, segment: SegmentState, from_any: bool) -> list[int]:
         metadata = self._broker.metadata
+        if not segment.is_sealed:
+            followers = [m for m in segment.replicas if m != segment.leader and metadata.is_alive(m)]
+            if not from_any or not followers or metadata.member in segment.replicas:
+                return [segment.leader]
+            # One for each node that has no replica, so that not all of them ask the same.
+            return [followers[self._broker.config.node_id % len(followers)], segment.leader]
         others = [m for m in segment.replicas if m != metadata.member]
         others.sort(key=lambda member: (not metadata.is_alive(member), member != segment.leader))
         return others or [segment.leader]
@@ -155,6 +167,10 @@ class Requests:
         while True:
             topic = await self._broker.find_same(request.topic, request.topic_uid, request.min_index)
             try:
+                if request.read_from_any and await self._fetch_followed(
+                    connection, correlation, request, topic, deadline
+                ):
+                    return
                 segment = topic.holder(request.offset)
                 if segment is not None and request.here_only:
                     raise _no_copy(topic, segment)
@@ -175,6 +191,32 @@ class Requests:
                 if is_confirmed or request.offset < topic.state.start_offset:
                     raise
                 is_confirmed = await self._is_current()
+
+    async def _fetch_followed(
+        self,
+        connection: Connection,
+        correlation: int,
+        request: messages.Fetch,
+        topic: TopicLog,
+        deadline: float,
+    ) -> bool:
+        """From this node's copy of an open segment that another one leads. False if the leader is to be
+        asked: this node does not follow, is behind the reader, or has nothing new and may be cut off."""
+        copy = followed_copy(topic, request.offset)
+        if copy is None:
+            return False
+        loop, leader = asyncio.get_running_loop(), copy.state.open_segment.leader
+        while copy.end_offset <= request.offset and copy.is_there and loop.time() < deadline:
+            if not self._broker.metadata.is_alive(leader):
+                return False
+            seconds = min(_LOOK_SECONDS, deadline - loop.time())
+            await self._wait_for_commit(
+                topic, seconds, lambda: copy.end_offset > request.offset or not copy.is_there
+            )
+        if copy.end_offset <= request.offset or not copy.is_there:
+            return False
+        await self._fetch_here(connection, correlation, request, copy)
+        return True
 
     async def _is_current(self) -> bool:
         """True once this node knows all that is committed; raises if the metadata leader cannot be asked.
@@ -206,7 +248,7 @@ class Requests:
                 is_confirmed = await self._is_current()
 
     async def _fetch_here(
-        self, connection: Connection, correlation: int, request: messages.Fetch, topic: TopicLog
+        self, connection: Connection, correlation: int, request: messages.Fetch, topic: Readable
     ) -> None:
         if request.only_wait:
             node_id = self._broker.config.node_id
@@ -225,7 +267,7 @@ class Requests:
         self,
         connection: Connection,
         correlation: int,
-        topic: TopicLog,
+        topic: Readable,
         offset: int,
         max_bytes: int,
         least: int,
@@ -291,9 +333,19 @@ class Requests:
                     if not size and not may_be_empty:
                         return False
                     if size <= share.size or share.grow(size):
-                        connection.respond(correlation, answer.header, [answer.payload] if size else [])
+                        header = self._to_stay_here(answer.header, passed, segment)
+                        connection.respond(correlation, header, [answer.payload] if size else [])
                         return True
                     least = size
+
+    def _to_stay_here(self, header: bytes, passed: messages.Fetch, segment: SegmentState) -> bytes:
+        """A reader that any replica may answer goes on asking this one, where it only had nothing new: what
+        comes next will be here too."""
+        is_followed = self._broker.replication.copies.follower(segment.uid) is not None
+        if not passed.read_from_any or segment.is_sealed or not is_followed:
+            return header
+        answer = decode_message(messages.FetchAnswer, header)
+        return encode_header(msgspec.structs.replace(answer, served_by=self._broker.config.node_id))
 
     async def _room_for(self, connection: Connection, wanted: int, least: int = 0) -> Share:
         """Memory for an answer, for a client that has taken its earlier ones."""
@@ -308,10 +360,15 @@ class Requests:
 
     async def _wait_for_records(self, topic: TopicLog, offset: int, seconds: float) -> None:
         """Until there is a record at `offset`, the topic is gone, or another node has what comes next."""
+        await self._wait_for_commit(
+            topic, seconds, lambda: topic.end_offset > offset or topic.holder(offset) is not None
+        )
+
+    async def _wait_for_commit(self, topic: TopicLog, seconds: float, is_over: Callable[[], bool]) -> None:
         woken = asyncio.Event()
         try:
             async with asyncio.timeout(seconds):
-                while topic.end_offset <= offset and not topic.is_deleted and topic.holder(offset) is None:
+                while not topic.is_deleted and not is_over():
                     topic.wait_for_commit(woken.set)
                     await woken.wait()
                     woken.clear()
@@ -347,7 +404,10 @@ class Requests:
                 index = self._index_of(segment)
                 passed = messages.ListOffsets(request.topic, [at], index, segment.is_sealed)
                 answer = await self._ask(segment, Kind.LIST_OFFSETS, passed)
-                return decode_message(messages.ListOffsetsAnswer, answer.header).offsets[0]
+                found = decode_message(messages.ListOffsetsAnswer, answer.header).offsets[0]
+                if at == LATEST:
+                    topic.seen_end = max(topic.seen_end, found)
+                return found
             except NotLeader as error:
                 await tries.again(error)
 
@@ -392,7 +452,7 @@ class Requests:
                         found[described.topic] = described
                     for name, topic in broker.topics.items():
                         if name.startswith(request.prefix) and name not in found:
-                            found[name] = describe_elsewhere(topic, with_segments=False)
+                            found[name] = describe_elsewhere(broker, topic)
                 self.respond(
                     connection, correlation, messages.TopicList([found[name] for name in sorted(found)])
                 )
@@ -444,11 +504,16 @@ class Requests:
                         answer = await self._ask(segment, Kind.DESCRIBE_TOPIC, request)
                 except (IsterError, TimeoutError) as error:
                     why = str(error) or f"node {node_of(segment.leader)} does not answer"
-                    found = describe_elsewhere(topic, with_segments=True, trouble=why)
+                    standings = await ask_about(self._broker, topic.state)
+                    found = describe_elsewhere(self._broker, topic, standings, trouble=why)
                     self.respond(connection, correlation, found)
                 else:
                     payload = [answer.payload] if answer.payload else []
                     connection.respond(correlation, answer.header, payload)
+
+    async def _recover_topic(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(messages.RecoverTopic, header)
+        self.respond(connection, correlation, await self._losses.answer(request))
 
     # The cluster and this node.
 
@@ -460,7 +525,11 @@ class Requests:
                 is_current = True
             except IsterError as error:
                 log.debug("the metadata leader cannot be asked: %s", error)
-        self.respond(connection, correlation, cluster_view.of(self._broker, is_current=is_current))
+        standings: dict[int, Standing] = {}
+        if decode_message(messages.Cluster, header).ask_nodes:
+            members = self._broker.metadata.state.active_members
+            standings = await self._broker.replication.standings.gather(members)
+        self.respond(connection, correlation, cluster_view.of(self._broker, standings, is_current=is_current))
 
     def _administer(self, kind: Kind) -> Handler:
         async def handle(connection: Connection, correlation: int, header: bytes) -> None:

@@ -12,7 +12,9 @@ def first_offset_to_keep(topic: TopicState, size: int, now_us: int) -> int:
     for segment in topic.segments:
         if segment.end_offset is None:
             break
-        too_old = 0 < settings.retention_ms * 1000 <= now_us - segment.last_append_time_us
+        # Nobody knows when the last of those that were given up was appended: not after that, though.
+        last_us = segment.last_append_time_us if segment.lost_from is None else segment.sealed_at_us
+        too_old = 0 < settings.retention_ms * 1000 <= now_us - last_us
         too_large = 0 < settings.retention_bytes < size
         if not (too_old or too_large):
             break

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from ister.errors import CorruptSegment, IsterError
 from ister.io.disk import Disk, File
 from ister.metadata.state import SegmentState
-from ister.replication.copying import read_frames
+from ister.replication.copying import read_frames, run_checked
 from ister.wal.reader import Found, first_offset_at_or_after, plan_read
 from ister.wal.recovery import SegmentIdentity, recover
 from ister.wal.side_file import SparseIndex
@@ -55,11 +55,13 @@ class SealedSegments:
     ) -> Found:
         opened = await self._get(identity, state)
         try:
-            assert state.end_offset is not None
+            assert state.data_end is not None
             plan = plan_read(
-                identity.key, opened.file, opened.index, opened.limit, state.end_offset, offset, max_bytes
+                identity.key, opened.file, opened.index, opened.limit, state.data_end, offset, max_bytes
             )
-            return await self._disk.run(plan.run)
+            if len(state.replicas) == 1:
+                return await self._disk.run(plan.run)
+            return await self._disk.run(lambda: run_checked(plan))
         except OSError as error:
             raise CorruptSegment(f"{identity.key} cannot be read at offset {offset}: {error}") from error
         finally:
@@ -70,7 +72,7 @@ class SealedSegments:
     ) -> bytes:
         """For another replica: frames whose bodies were checked too."""
         opened = await self._get(identity, state)
-        assert state.end_offset is not None
+        assert state.data_end is not None
         try:
             return await self._disk.run(
                 lambda: read_frames(
@@ -78,7 +80,7 @@ class SealedSegments:
                     opened.index,
                     identity.key,
                     opened.limit,
-                    state.end_offset or 0,
+                    state.data_end or 0,
                     offset,
                     max_bytes,
                 )
@@ -124,7 +126,7 @@ class SealedSegments:
         path = identity.path
         try:
             recovered = await self._disk.run(
-                lambda: recover(self._disk, identity, [], 0, sealed_end=state.end_offset)
+                lambda: recover(self._disk, identity, [], 0, sealed_end=state.data_end)
             )
             recovered.side.close()
             if path in self._unwanted:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ister.broker.storage import Storage
-from ister.metadata.commands import SealSegment
+from ister.metadata.commands import AcceptLoss, SealSegment
 from ister.metadata.placement import choose_replicas, next_leader
 from ister.metadata.state import TopicState
+from ister.protocol.codec import MAX_MESSAGE_BYTES
 from ister.replication.failover_events import ProposeSeal
 from ister.wal.producers import ProducerRow, ProducerTable
 from ister.wal.segment import Segment
@@ -18,6 +19,8 @@ PRODUCERS_PER_SEGMENT = 20_000
 """More producers than this in one segment roll it over, so that the table stays bounded."""
 HARD_CAP = 4
 """How many times its limit a segment may grow to while no metadata leader answers (A8)."""
+MOST_RECORDS_IN_A_FRAME = MAX_MESSAGE_BYTES // 4
+"""Each takes four bytes of the largest frame that a broker may be set to take, if only for where it ends."""
 
 
 class Limits(NamedTuple):
@@ -36,6 +39,14 @@ def limits_of(topic: TopicState, *, are_hard: bool = False) -> Limits:
         position=settings.segment_bytes * times,
         producers=PRODUCERS_PER_SEGMENT * times,
         are_hard=are_hard,
+    )
+
+
+def is_past(segment: Segment, limits: Limits) -> bool:
+    return (
+        segment.end_offset >= limits.offset
+        or segment.position >= limits.position
+        or len(segment.producers) >= limits.producers
     )
 
 
@@ -70,9 +81,7 @@ def make_recovery_seal(
     last_append_time_us: int,
 ) -> SealSegment:
     """The seal of an open segment whose leader was lost, where a recovery found its end (F2)."""
-    # Away from the leader that was lost, whatever this node thinks of it: it may come and go.
-    lost = topic.open_segment.leader
-    next_member = next_leader(lost, [m for m in can_lead(storage) if m != lost] or [storage.member])
+    next_member = _leader_after_a_loss(storage, topic)
     table = ProducerTable(producers).expired(last_append_time_us - PRODUCER_MEMORY_US)
     return SealSegment(
         topic_uid=topic.uid,
@@ -91,13 +100,72 @@ def make_recovery_seal(
     )
 
 
+def records_limit(topic: TopicState) -> int:
+    """By the settings that the open segment's leader may have had, the limit that let it go furthest."""
+    return max(topic.open_segment.records_limit, topic.settings.segment_records)
+
+
+def most_it_can_reach(topic: TopicState) -> int:
+    """No offset from here on was given out in the open segment, whatever its leader did and heard of (A8):
+    it takes nothing more once it is past its hard cap, and one frame takes it there."""
+    return topic.open_segment.base_offset + HARD_CAP * records_limit(topic) + MOST_RECORDS_IN_A_FRAME
+
+
+class Reached(NamedTuple):
+    """What can be had of a segment whose rest is given up: its log up to an offset, and what it says
+    there."""
+
+    end_offset: int
+    end_position: int
+    producers: ProducerTable
+    last_append_time_us: int
+
+
+def make_loss(
+    storage: Storage, topic: TopicState, reached: Reached, known_end: int, leader_starts: int
+) -> AcceptLoss:
+    """The end of an open segment whose rest nobody can reach (F6). An operator states that its node is
+    stopped."""
+    next_member = _leader_after_a_loss(storage, topic)
+    producers = reached.producers.expired(reached.last_append_time_us - PRODUCER_MEMORY_US)
+    return AcceptLoss(
+        topic_uid=topic.uid,
+        segment=topic.open_segment.segment,
+        end_offset=max(most_it_can_reach(topic), known_end),
+        next_leader=next_member,
+        next_replicas=next_replicas(storage, topic, next_member),
+        lost_from=reached.end_offset,
+        at_us=storage.clock.now_us(),
+        by=storage.member,
+        node_stopped=True,
+        leader_starts=leader_starts,
+        end_position=reached.end_position,
+        last_append_time_us=reached.last_append_time_us,
+        producers=producers.rows(),
+        records_limit=records_limit(topic),
+    )
+
+
+def _leader_after_a_loss(storage: Storage, topic: TopicState) -> int:
+    """Away from the leader that was lost, whatever this node thinks of it: it may come and go."""
+    lost = topic.open_segment.leader
+    return next_leader(lost, [m for m in can_lead(storage) if m != lost] or [storage.member])
+
+
 def next_replicas(storage: Storage, topic: TopicState, leader: int) -> list[int]:
     """Where the next segment lives: as many nodes as its topic wants, of those that can serve."""
     return replicas_for(storage, topic.name, topic.settings.replicas, leader)
 
 
 def replicas_for(storage: Storage, name: str, count: int, leader: int) -> list[int]:
-    return choose_replicas(leader, sorted({leader, *can_lead(storage)}), count, name)
+    """Of the nodes that answer; but at least most of those that there should be. Who seems silent for a
+    moment would else leave a segment on one disk, and that disk's loss would cost acknowledged records."""
+    metadata = storage.metadata
+    chosen = choose_replicas(leader, sorted({leader, *can_lead(storage)}), count, name)
+    others = [member for member in metadata.state.active_members if member not in chosen]
+    least = min(count, len(chosen) + len(others)) // 2 + 1
+    others.sort(key=metadata.is_alive, reverse=True)
+    return chosen + others[: max(0, least - len(chosen))]
 
 
 def make_empty_seal(storage: Storage, topic: TopicState) -> SealSegment:
@@ -145,7 +213,10 @@ def can_lead(storage: Storage) -> list[int]:
 
 def _alive(storage: Storage) -> list[int]:
     metadata = storage.metadata
-    return [member for member in metadata.state.active_members if metadata.is_alive(member)]
+    alive = [member for member in metadata.state.active_members if metadata.is_alive(member)]
+    if storage.leaving.is_set():
+        return [member for member in alive if member != storage.member] or alive
+    return alive
 
 
 def _with_good_clocks(storage: Storage, members: list[int]) -> list[int]:

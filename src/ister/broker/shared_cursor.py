@@ -11,7 +11,9 @@ next owner, and none is skipped. A cursor has an epoch, raised at each change of
 that can't store its cursors for `GRACE_SECONDS` stops by itself: it may not be the owner any more.
 
 Failures: an error of reading goes to the GET that met it, and leaves the cursor where it was (W7). Records
-that retention dropped before anybody got them are passed over with a warning, never in silence.
+that retention dropped before anybody got them are passed over with a warning, never in silence. Records that
+an operator gave up (F6) are an error once, with their whole range, and then passed over: nothing would ever
+bring them back, and the topic's other records are to be had.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Final, NamedTuple
 
 from ister.broker.get_cursor import GetCursor
 from ister.broker.text_node import TextNode
-from ister.errors import IsterError, NotLeader, Overloaded, RequestTimeout, UnknownTopic
+from ister.errors import IsterError, NotLeader, Overloaded, RecordsLost, RequestTimeout, UnknownTopic
 from ister.logs import fields
 from ister.metadata.commands import AnyCommand, ClaimCursor, DeleteTopic, FlushCursors, Outcome
 from ister.metadata.state import TopicState
@@ -38,7 +40,7 @@ LOOK_SECONDS: Final = 1.0
 STOP_SECONDS: Final = 2.0
 ROWS_IN_A_FLUSH: Final = 1_000
 MAX_WINDOW: Final = 65_536
-"""Offsets between the first that is not done and the next to hand out."""
+"""Offsets between the first that is not done and the next to hand out, without those that are gone."""
 
 
 class DeliveryId(NamedTuple):
@@ -189,7 +191,12 @@ class SharedCursors:
                 topic, owned = self._same(owned)
                 self._pass_trimmed(topic, owned)
                 offset, is_repeat = owned.cursor.candidate, owned.cursor.is_repeat
-                found = await self._node.read_one(topic.name, offset)
+                try:
+                    found = await self._node.read_one(topic.name, offset)
+                except RecordsLost as error:
+                    if not self._in_work.get((uid, holder, request)):  # else nobody would be told
+                        self._pass_lost(*self._same(owned), error)
+                    raise
                 topic, owned = self._same(owned)
                 if offset != owned.cursor.candidate:
                     continue  # something came back, was done or trimmed while we read
@@ -235,12 +242,22 @@ class SharedCursors:
                 f"the GET cursor of {topic.name} could not be stored for {GRACE_SECONDS:.0f} s",
                 hint="Ask again once a majority of the nodes is up: METRICS names them.",
             )
-        if owned.cursor.window >= MAX_WINDOW:
+        if owned.cursor.remembered >= MAX_WINDOW:
             raise Overloaded(
-                f"{owned.cursor.window} records of {topic.name} were handed out behind offset "
+                f"{owned.cursor.remembered} records of {topic.name} were handed out behind offset "
                 f"{owned.cursor.acknowledged}, whose client has not taken it yet",
                 hint=f"Ask again: that one is handed out anew within {self._settle_seconds:.0f} s.",
             )
+
+    def _pass_lost(self, topic: TopicState, owned: _Owned, error: RecordsLost) -> None:
+        """The GET that met them is told of all of them; the next one gets what lies behind them (F6)."""
+        if error.offsets is not None:
+            passed = owned.cursor.lose(*error.offsets)
+            log.warning(
+                "GET passes over records that were given up",
+                extra=fields(topic=topic.name, records=passed, goes_on_at=error.offsets[1]),
+            )
+            self._note(owned)
 
     def _pass_trimmed(self, topic: TopicState, owned: _Owned) -> None:
         lost = owned.cursor.trim(topic.start_offset)

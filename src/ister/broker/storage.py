@@ -45,3 +45,5 @@ class Storage:
     quorum_timeout_seconds: float
     replica_lost_seconds: float
     replication: NodeReplication
+    leaving: asyncio.Event
+    """Set when this node is about to stop: what it hands off now goes to another."""

@@ -93,9 +93,9 @@ def raft_object(status: RaftStatus) -> dict[str, Any]:
 def topic_object(topic: TopicState) -> dict[str, Any]:
     """A topic as STATE shows it. Segments that retention dropped are not there any more."""
     sealed = {
-        str(segment.segment): segment.end_offset - segment.base_offset
+        str(segment.segment): segment.data_end - segment.base_offset
         for segment in topic.segments
-        if segment.end_offset is not None
+        if segment.data_end is not None
     }
     return {
         "current_segment": topic.open_segment.segment,

@@ -20,7 +20,7 @@ import logging
 from ister.broker import handoff as steps
 from ister.broker.held import HeldAppend
 from ister.broker.passing_on import PassedAppend
-from ister.broker.sealing import has_other_nodes, limits_of, make_seal
+from ister.broker.sealing import has_other_nodes, is_past, limits_of, make_seal
 from ister.broker.storage import Storage
 from ister.broker.storage_faults import doubt, storage_fault
 from ister.broker.topic_opening import FAULT_RETRY_SECONDS
@@ -98,6 +98,8 @@ class TopicLog(ReplicatedTopic):
         segment = self._current
         if segment is not None and segment.policy.value != self.state.settings.fsync:
             self.roll_over()  # a segment has one policy for life
+        elif segment is not None and is_past(segment, limits_of(self.state, are_hard=True)):
+            self.roll_over()  # not one frame more, however often it is opened again (F6 counts on it)
         else:
             self._limits = limits_of(self.state)
         self.max_frame_bytes = self.state.settings.max_message_bytes
@@ -115,7 +117,9 @@ class TopicLog(ReplicatedTopic):
             self.start_handoff()
             return
         self._limits = limits_of(self.state, are_hard=True)
-        if self._asking is None:
+        if self._current is not None and is_past(self._current, self._limits):
+            self.start_handoff()  # a large frame has filled it at once
+        elif self._asking is None:
             self._asking = asyncio.get_running_loop().create_task(self._hand_off_when_possible())
 
     async def _hand_off_when_possible(self) -> None:
@@ -160,6 +164,8 @@ class TopicLog(ReplicatedTopic):
 
     def chain_changed(self) -> None:
         """The chain has another open segment, or a snapshot brought another chain: look at it anew."""
+        self._leave_if_given_up()
+        self._leave_if_sealed()
         if self.leads and self._segment is None and self._handing_off is None and not self.is_deleted:
             self._open_soon()
         self._turn()
@@ -359,6 +365,11 @@ class TopicLog(ReplicatedTopic):
             level = logging.DEBUG if state.sealed_by == self._storage.member else logging.WARNING
             log.log(
                 level, "%s was sealed at %d by node %d", segment.identity.key, end, node_of(state.sealed_by)
+            )
+        if state is not None and state.lost_from is not None:
+            # What waits past this is not in the log for anybody, and goes to the next leader (F6).
+            return self._handoff.step(
+                steps.SealApplied(state.lost_from, self._storage.metadata.state.applied_index)
             )
         invariant(end >= segment.committed_end, f"{segment.identity.key} was sealed at {end}, below its end")
         return self._handoff.step(steps.SealApplied(end, self._storage.metadata.state.applied_index))

@@ -4,6 +4,7 @@ Only committed records are read. At each place the metadata says which segment h
 bytes are is looked up here. Damage is `CorruptSegment` with the offset, a trimmed or unborn offset is
 `OffsetOutOfRange` with the range that is there: never an early end (promise 5). Damage of one segment is that
 segment's: a broken open one leaves the sealed ones readable, and only its own range and the end are unknown.
+Offsets that an operator has given up are `RecordsLost` with their range, at every node alike (F6).
 """
 
 from __future__ import annotations
@@ -11,9 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ister.broker.storage import Storage
-from ister.errors import CorruptSegment, IsterError, NotLeader, OffsetOutOfRange, UnknownTopic
+from ister.errors import (
+    CorruptSegment,
+    IsterError,
+    NotLeader,
+    OffsetOutOfRange,
+    RecordsLost,
+    UnknownTopic,
+)
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.peer import node_of
+from ister.replication.copying import run_checked
+from ister.wal.followed import FollowedSegment
 from ister.wal.reader import Found, first_offset_at_or_after, found_in, plan_read
 from ister.wal.recovery import SegmentIdentity
 from ister.wal.segment import Segment
@@ -35,10 +45,14 @@ class ReadableTopic:
     def __init__(self, storage: Storage, state: TopicState) -> None:
         self.state = state
         self.is_deleted = False
+        self.seen_end = 0
+        """How far another node that leads is known to have come, by what it answered; for people (F6)."""
         self._storage = storage
         self._segment: Segment | None = None
         self._fault: IsterError | None = None
         self._waiters: list[Callable[[], None]] = []
+        self._distrusted = 0
+        """The uid of an open segment whose copy here was found damaged."""
 
     @property
     def leads(self) -> bool:
@@ -51,7 +65,7 @@ class ReadableTopic:
         What lies outside the chain is answered here: with an error that says what is there.
         """
         state = self.state.holding(offset)
-        if state is None or offset < self.state.start_offset or self.is_here(state):
+        if state is None or offset < self.state.start_offset or is_lost(state, offset) or self.is_here(state):
             return None
         return state
 
@@ -61,6 +75,23 @@ class ReadableTopic:
             return state.leader == self._storage.member
         is_whole = not self._storage.replication.completions.is_incomplete(state.uid)
         return self._storage.member in state.replicas and is_whole
+
+    @property
+    def followed_log(self) -> FollowedSegment | None:
+        """The open segment's copy here, if this node follows it and may read from it (F5)."""
+        uid = self.state.open_segment.uid
+        if self.leads or self.is_deleted or uid == self._distrusted:
+            return None
+        return self._storage.replication.copies.follower(uid)
+
+    def distrust_copy(self, segment_uid: int) -> None:
+        """The copy of the open segment here is damaged: readers are sent to its leader."""
+        self._distrusted = segment_uid
+
+    def is_given_up(self, offset: int) -> bool:
+        """Whether an operator has given up what was there (F6)."""
+        state = self.state.holding(offset) if self.state.lost else None
+        return state is not None and is_lost(state, offset)
 
     async def ensure_open(self) -> Segment:
         """The chain's open segment, opened if need be; raises what prevents it."""
@@ -96,8 +127,10 @@ class ReadableTopic:
         if state is None or offset < self.state.start_offset:
             raise self.out_of_range(offset, await self._likely_end())
         if state.is_sealed:
-            if segment is not None and segment.identity.uid == state.uid:
-                return await self._read_open(segment, offset, max_bytes)  # sealed a moment ago
+            # Sealed a moment ago; by another node, perhaps, and then further on than was committed here.
+            is_led = segment is not None and segment.identity.uid == state.uid and state.lost_from is None
+            if segment is not None and is_led and offset < segment.committed_end:
+                return await self._read_led(segment, offset, max_bytes)
             return await self._read_sealed(state, offset, max_bytes)
         end = await self.known_end()
         if not self.state.start_offset <= offset <= end:
@@ -108,7 +141,18 @@ class ReadableTopic:
         assert state is not None
         if segment is None or segment.identity.uid != state.uid:
             return await self._read_sealed(state, offset, max_bytes)  # sealed while the end was looked for
-        return await self._read_open(segment, offset, max_bytes)
+        return await self._read_led(segment, offset, max_bytes)
+
+    async def _read_led(self, segment: Segment, offset: int, max_bytes: int) -> Found:
+        try:
+            return await self.read_open(segment, offset, max_bytes)
+        except CorruptSegment as error:
+            self._found_damage(segment, error)
+            raise
+
+    def _found_damage(self, segment: Segment, error: CorruptSegment) -> None:
+        """In the log of the segment that this node leads."""
+        raise NotImplementedError
 
     async def _likely_end(self) -> int:
         """For a message: the end if it can be known, else as far as it is."""
@@ -117,7 +161,8 @@ class ReadableTopic:
         except IsterError:
             return self.end_offset
 
-    async def _read_open(self, segment: Segment, offset: int, max_bytes: int) -> Found:
+    async def read_open(self, segment: Segment, offset: int, max_bytes: int) -> Found:
+        """Committed frames of a segment that is appended to, here or by its leader."""
         hot = segment.tail.read(offset, segment.committed_end, max_bytes)
         if hot is not None:
             return found_in(hot)
@@ -133,13 +178,16 @@ class ReadableTopic:
                 offset,
                 max_bytes,
             )
-            return await self._storage.disk.run(plan.run)
+            has_copies = segment.replication is not None or isinstance(segment, FollowedSegment)
+            return await self._storage.disk.run(lambda: run_checked(plan) if has_copies else plan.run())
         except OSError as error:
             raise CorruptSegment(f"{key} cannot be read at offset {offset}: {error}") from error
         finally:
             segment.release()
 
     async def _read_sealed(self, state: SegmentState, offset: int, max_bytes: int) -> Found:
+        if is_lost(state, offset):
+            raise self._lost(state, offset)
         if not self.is_here(state):
             # The chain has grown since somebody looked for the holder: who asked looks again.
             raise NotLeader(f"{self.state.key_of(state)} is on node {node_of(state.leader)}")
@@ -156,11 +204,10 @@ class ReadableTopic:
 
     def _look_elsewhere(self, state: SegmentState, error: CorruptSegment) -> None:
         """Of a damaged copy where there are others: it is not served from any more, and is mended."""
-        if len(state.replicas) > 1:
-            place = self._storage.replication.copies.place(self.state.uid, state.uid)
-            if place is not None:
-                self._storage.replication.completions.suspect(place)
-                raise NotLeader(f"this node's copy is not served: {error.message}") from error
+        replication = self._storage.replication
+        place = replication.copies.place(self.state.uid, state.uid)
+        if place is not None and replication.completions.suspect(place, error.message):
+            raise NotLeader(f"this node's copy is not served: {error.message}") from error
 
     def _check_is_current(self, error: CorruptSegment) -> None:
         """What is known here right after a start may be older than this node's last life, which has removed
@@ -176,6 +223,16 @@ class ReadableTopic:
         there = f"it has {start} to {end - 1}" if end > start else f"it is empty, and starts at {end}"
         return OffsetOutOfRange(f"offset {offset} of topic {self.state.name} is not there: {there}")
 
+    def _lost(self, state: SegmentState, offset: int) -> RecordsLost:
+        start, end = state.data_end, state.end_offset
+        assert start is not None and end is not None
+        return RecordsLost(
+            f"offset {offset} of topic {self.state.name} is lost, with all from {start} to {end - 1}: the "
+            f"node that had them could not be reached, and an operator gave them up",
+            hint=f"Read on from offset {end}.",
+            offsets=(start, end),
+        )
+
     def wait_for_commit(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, at the next commit or deletion."""
         self._waiters.append(wake)
@@ -187,7 +244,7 @@ class ReadableTopic:
     def first_since(self, time_us: int) -> SegmentState:
         """The segment in which the first record appended at or after a time is, or would be."""
         for state in self.state.segments[:-1]:
-            if state.last_append_time_us >= time_us and state.end_offset != state.base_offset:
+            if state.last_append_time_us >= time_us and state.data_end != state.base_offset:
                 return state
         return self.state.open_segment
 
@@ -286,6 +343,11 @@ class ReadableTopic:
         if self._fault is not None:
             return self._fault.message
         return self._segment.failure.message if self._segment and self._segment.failure else ""
+
+
+def is_lost(segment: SegmentState, offset: int) -> bool:
+    """Whether an offset of this segment is among those that were given up (F6)."""
+    return segment.lost_from is not None and offset >= segment.lost_from
 
 
 def segment_path(topic_uid: int, segment: SegmentState) -> str:

@@ -16,11 +16,12 @@ from ister.broker import handoff as steps
 from ister.broker.held import HeldAppend
 from ister.broker.sealing import replicas_for
 from ister.broker.topic_opening import OpenableTopic
-from ister.errors import SegmentFenced
+from ister.errors import CorruptSegment, NotLeader, SegmentFenced
 from ister.frame import FrameHeader, decode_header
 from ister.metadata.state import SegmentState
 from ister.protocol.peer import node_of
-from ister.replication.leader import Leading
+from ister.replication.copies import Known
+from ister.replication.leader import Behind, Leading
 from ister.wal.segment import Segment
 from ister.wal.sink import Waiting
 
@@ -72,6 +73,39 @@ class ReplicatedTopic(OpenableTopic):
             self._stop_leading(segment, why)
             self._run_soon(effects)
 
+    def _leave_if_given_up(self) -> None:
+        """An operator was told that this node is stopped, and has given up the segment that it leads (F6).
+        What was not acknowledged yet will not be: it goes to the next leader."""
+        segment = self._segment
+        if segment is None or segment is self._current:
+            return
+        state = next((one for one in self.state.segments if one.uid == segment.identity.uid), None)
+        if state is None or state.lost_from is None:
+            return
+        effects = self._handoff.step(steps.Lost())
+        why = f"its records from {state.lost_from} on were given up by an operator"
+        if segment.committed_end > state.lost_from:
+            log.error(
+                "%s was given up while this node was running: offsets %d to %d were acknowledged and are lost",
+                segment.identity.key,
+                state.lost_from,
+                segment.committed_end - 1,
+            )
+        self._stop_leading(segment, why)
+        if effects:
+            self._run_soon(effects)
+
+    def _leave_if_sealed(self) -> None:
+        """Somebody else has sealed the segment that this process leads, and it hears of that and of the
+        recovery at once: a snapshot brought both."""
+        segment = self._segment
+        if segment is None or segment is self._current or self._handing_off is not None or self.is_deleted:
+            return
+        effects = self._handoff.step(steps.Lost())
+        if effects:
+            self._stop_leading(segment, "another node has sealed it")
+            self._run_soon(effects)
+
     def _stop_leading(self, segment: Segment, why: str) -> None:
         segment.stop(SegmentFenced(f"{segment.identity.key} takes no more appends: {why}"))
         if self._leading is not None:
@@ -84,7 +118,17 @@ class ReplicatedTopic(OpenableTopic):
         if self._leading is not None and segment is not None and segment.failure is None:
             since = segment.waiting_since
             if since is not None and now - since > timeout:
+                self._storage.replication.counters.quorum_timeouts.add()
                 self.lose(f"too few of its replicas answered for {timeout:g} s")
+
+    def followers_behind(self) -> list[Behind]:
+        """The open segment's followers that lack committed records or get none, if this node leads it."""
+        return self._leading.standing() if self._leading is not None else []
+
+    @property
+    def follower_lag(self) -> int:
+        """How many committed records the slowest follower is not known to have."""
+        return self._leading.lag if self._leading is not None else 0
 
     def check_replicas(self, now: float) -> None:
         """Hand off to a segment with replicas that answer, where a follower is lost for long; and to one with more
@@ -101,18 +145,32 @@ class ReplicatedTopic(OpenableTopic):
         )
         return len(wanted) > len(self.state.open_segment.replicas)
 
-    async def fenced(self, segment_uid: int) -> int:
-        """A recovery fences this segment here: nothing is written to it when this returns. What is known to be
-        committed."""
+    async def fenced(self, segment_uid: int) -> Known:
+        """A recovery fences this segment here: nothing is written to it when this returns."""
         segment = self._segment
         if segment is None or segment.identity.uid != segment_uid:
-            return 0
+            return Known()
         self.lose("a recovery has fenced it")
         await segment.settled()
-        return segment.committed_end
+        return Known(segment.committed_end, segment.durable_end)
+
+    def _found_damage(self, segment: Segment, error: CorruptSegment) -> None:
+        """The others have it whole: they end the segment, and this copy is mended then."""
+        if segment.replication is not None:
+            self.lose(error.message)
+            raise NotLeader(f"this node's copy is not served: {error.message}") from error
 
     def follower_committed(self) -> None:
         self._wake_waiters()
+
+    @property
+    def leads_replicas(self) -> bool:
+        return self._leading is not None and self._handoff.admits
+
+    async def handed_over(self) -> None:
+        """Returns once the segment that is being handed off is sealed."""
+        while self._handing_off is not None and not self.is_deleted:
+            await asyncio.wait([self._handing_off])
 
     # Being recovered.
 
@@ -121,6 +179,12 @@ class ReplicatedTopic(OpenableTopic):
         """Whether the open segment may have been appended to by an earlier process, or before a failure."""
         state = self.state.open_segment
         return len(state.replicas) > 1 and (state.log_exists or state.recovery > 0)
+
+    @property
+    def awaits_recovery(self) -> bool:
+        """Whether this node led the open segment in an earlier life: it is not opened here before somebody
+        has recovered it, which may take as long as too few replicas are there."""
+        return self._current is None and self._is_lost
 
     async def _await_recovery(self) -> None:
         """Of a segment that an earlier process led: take part, and wait for the chain to change."""

@@ -10,7 +10,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from ister.broker.leftovers import check_nothing_is_newer, find_leftovers, list_files, remove_trimmed
+from ister.broker.leftovers import (
+    Files,
+    check_nothing_is_newer,
+    find_dropped,
+    find_leftovers,
+    list_files,
+    remove_trimmed,
+)
 from ister.broker.retention import first_offset_to_keep
 from ister.broker.sealing import has_better_clocks
 from ister.broker.topic_log import TopicLog
@@ -29,7 +36,7 @@ class Upkeep:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._errors_due = 0
-        self._may_remove = False
+        self.may_remove = False
         """Set once the files were compared with the metadata: if it is not this directory's, nothing goes."""
 
     # At the start.
@@ -49,10 +56,26 @@ class Upkeep:
         disk = self._broker.disk
         files = await disk.run(lambda: list_files(disk))
         gone = find_leftovers(disk.location, files, self._broker.metadata.state)
-        self._may_remove = True
+        self.may_remove = True
         for path in gone:
             log.info("removing what is no longer in the metadata", extra={"fields": {"path": path}})
             await disk.run(lambda path=path: disk.remove(path))  # type: ignore[misc]
+        await self._let_go_of_dropped(files)
+
+    async def let_go_of_dropped(self) -> None:
+        """What other nodes keep now, and this one does not any more."""
+        disk = self._broker.disk
+        try:
+            await self._let_go_of_dropped(await disk.run(lambda: list_files(disk)))
+        except OSError as error:
+            log.warning(
+                "copies that are kept elsewhere were not removed, the next start tries again: %s", error
+            )
+
+    async def _let_go_of_dropped(self, files: Files) -> None:
+        metadata = self._broker.metadata
+        for topic_uid, segment_uid in find_dropped(files, metadata.state, metadata.member):
+            await self._broker.replication.let_go(topic_uid, segment_uid)
 
     async def open_all(self) -> None:
         """Open what was there before the start, so that the first request need not wait for it."""
@@ -114,7 +137,7 @@ class Upkeep:
     # When the metadata lets go of something.
 
     async def remove_files(self, topic: TopicLog) -> None:
-        if not self._may_remove:
+        if not self.may_remove:
             return
         path, disk = f"segments/{topic.state.uid:016d}", self._broker.disk
         self._broker.storage.sealed.forget(path + "/")
@@ -127,7 +150,7 @@ class Upkeep:
     async def drop_trimmed(self, uid: int) -> None:
         broker = self._broker
         topic = broker.metadata.state.topic_by_uid(uid)
-        if topic is not None and self._may_remove:
+        if topic is not None and self.may_remove:
             # A file that is still open keeps its space.
             kept = {segment_path(uid, segment) for segment in topic.segments}
             broker.storage.sealed.forget(f"segments/{uid:016d}/", keep=kept)

@@ -24,6 +24,7 @@ from ister.errors import (
     NodeUnreachable,
     ObjectNotFound,
     OffsetOutOfRange,
+    RecordsLost,
     RequestTimeout,
     UnknownTopic,
 )
@@ -38,11 +39,11 @@ INTERRUPTED: Final = 130
 
 EXIT_CODES: Final = {
     OK: "done",
-    FAILED: "the operation failed; or `ister cluster health` found a problem",
+    FAILED: "the operation failed; or `ister cluster health` or `ister topic recover` found a problem",
     USAGE: "wrong usage: a command, option, name, setting or configuration",
     UNREACHABLE: "no broker could be reached, or it did not answer in time",
     NOT_FOUND: "not found: an unknown topic",
-    DATA_PROBLEM: "a problem with the data: offsets that are not there, or corrupt records",
+    DATA_PROBLEM: "a problem with the data: offsets that are not there, lost or corrupt records",
     INTERRUPTED: "interrupted (Ctrl-C)",
 }
 
@@ -56,6 +57,7 @@ _BY_ERROR: Final[tuple[tuple[type[IsterError], int], ...]] = (
     (UnknownTopic, NOT_FOUND),
     (ObjectNotFound, NOT_FOUND),
     (OffsetOutOfRange, DATA_PROBLEM),
+    (RecordsLost, DATA_PROBLEM),
     (CorruptFrame, DATA_PROBLEM),
     (CorruptSegment, DATA_PROBLEM),
 )
@@ -70,7 +72,9 @@ COMMANDS: Final = {
     "get": LazyCommand("ister.cli.read:get", "Read records at an offset."),
     "tail": LazyCommand("ister.cli.read:tail", "Follow a topic, live, from any place."),
     "shell": LazyCommand("ister.cli.shell:shell", "Talk the text protocol, line by line."),
-    "topic": LazyCommand("ister.cli.topic:topic", "Create, list, describe, alter and delete topics."),
+    "topic": LazyCommand(
+        "ister.cli.topic:topic", "Create, list, describe, alter, recover and delete topics."
+    ),
     "cluster": LazyCommand("ister.cli.cluster:cluster", "Status, health and figures of the cluster."),
     "node": LazyCommand("ister.cli.node:node", "List, add, remove and promote the nodes of a cluster."),
     "bench": LazyCommand("ister.cli.bench:bench", "Measure a broker beside the raw disk."),

@@ -27,6 +27,13 @@ format_option = click.option(
     help=r"How a record looks: %o offset, %t time, %u time in microseconds, %k key, %v value, %h headers, "
     r"%s value size, %n topic, %%; and \n, \t, \0, \xHH.",
 )
+read_from_option = click.option(
+    "--read-from",
+    type=click.Choice(["leader", "any"]),
+    default="leader",
+    show_default=True,
+    help="Who answers for records of the open segment: its leader, or any replica that has them committed.",
+)
 raw_option = click.option("--raw", is_flag=True, help="The values alone, byte for byte, one a line.")
 
 
@@ -46,11 +53,20 @@ class OffsetCommand(click.Command):
 @click.option(
     "--count", metavar="N", type=Whole(min=1), default=1, show_default=True, help="How many records."
 )
+@read_from_option
 @format_option
 @raw_option
 @client_options
 @pass_terminal
-def get(terminal: Terminal, topic: str, offset: int, count: int, template: str | None, raw: bool) -> None:
+def get(
+    terminal: Terminal,
+    topic: str,
+    offset: int,
+    count: int,
+    read_from: str,
+    template: str | None,
+    raw: bool,
+) -> None:
     """Read the record at OFFSET of TOPIC, or --count of them from there.
 
     It is an error (exit code 5) if there is no record at OFFSET. If the topic ends before --count records,
@@ -71,7 +87,8 @@ def get(terminal: Terminal, topic: str, offset: int, count: int, template: str |
                 f"{found.topic} has no record at offset {offset}: it holds {found.held}",
                 hint="Read at an offset that is there; `ister tail` waits for new ones.",
             )
-        return await copy(terminal, log, topic, Span(offset, min(offset + count, found.end)), write)
+        span = Span(offset, min(offset + count, found.end), read_from=read_from)
+        return await copy(terminal, log, topic, span, write)
 
     shown = ask_broker(terminal, work)
     if shown < count:
@@ -92,6 +109,7 @@ def get(terminal: Terminal, topic: str, offset: int, count: int, template: str |
     "--follow/--no-follow", default=True, show_default=True, help="Wait for new records, or stop at the end."
 )
 @click.option("--count", metavar="N", type=Whole(min=1), help="Stop after this many records.")
+@read_from_option
 @format_option
 @raw_option
 @client_options
@@ -103,6 +121,7 @@ def tail(
     last: int | None,
     follow: bool,
     count: int | None,
+    read_from: str,
     template: str | None,
     raw: bool,
 ) -> None:
@@ -130,7 +149,7 @@ def tail(
     start = parse_place(place, datetime.now(UTC))
 
     async def work(log: Log) -> int:
-        span = await resolve(log, topic, start, last, follow=follow)
+        span = (await resolve(log, topic, start, last, follow=follow))._replace(read_from=read_from)
         if count is not None:
             end = span.start + count
             span = span._replace(end=end if span.end is None else min(end, span.end))
@@ -147,6 +166,7 @@ class Span(NamedTuple):
     start: int
     end: int | None
     follow: bool = False
+    read_from: str = "leader"
 
 
 def choose_writer(terminal: Terminal, topic: str, template: str | None, raw: bool) -> Writer:
@@ -246,7 +266,7 @@ async def _copy_to(out: Outflow, log: Log, topic: str, span: Span, write: Writer
     from ister.client.reader import clipped
 
     shown = 0
-    reader = log.read(topic, start=span.start, end=span.end, follow=span.follow)
+    reader = log.read(topic, start=span.start, end=span.end, follow=span.follow, read_from=span.read_from)
     async with aclosing(reader.chunks()) as chunks:
         async for chunk in chunks:
             ready: list[bytes] = []

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from ister.cli.common import counted
 from ister.cli.terminal import Paint, Terminal
-from ister.protocol.messages import SegmentDescription, TopicDescription, TopicSettings
+from ister.protocol.messages import CopyDescription, SegmentDescription, TopicDescription, TopicSettings
 from ister.settings import TOPIC_SETTINGS, Kind, show
 
 NOTE_WIDTH: Final = 48
+_NOT_KNOWN: Final = ("down", "unknown")
+"""Copies that may be whole: nobody said."""
 
 
 class Result(Protocol):
@@ -60,7 +63,7 @@ class TopicListing(NamedTuple):
                 paint("bold", found.topic),
                 grouped(found.start_offset),
                 grouped(found.end_offset),
-                grouped(found.end_offset - found.start_offset),
+                grouped(found.end_offset - found.start_offset - found.lost),
                 show_bytes(found.bytes),
                 found.settings.fsync,
                 paint("yellow", shortened("; ".join(found.notes))),
@@ -80,7 +83,7 @@ class TopicDetail(NamedTuple):
 
     def to_text(self, paint: Paint) -> str:
         found = self.topic
-        records = found.end_offset - found.start_offset
+        records = found.end_offset - found.start_offset - found.lost
         facts = [
             ("offsets", f"{grouped(found.start_offset)} to {grouped(found.end_offset)}"),
             ("records", grouped(records)),
@@ -89,7 +92,7 @@ class TopicDetail(NamedTuple):
             ("uid", str(found.uid)),
         ]
         lines = [paint("bold", found.topic), *pairs(facts, paint), "", paint("bold", "Settings")]
-        lines += pairs(settings_shown(found.settings), paint)
+        lines += pairs(settings_with_copies(found), paint)
         if found.notes:
             lines += ["", paint("bold", "Notes"), *(f"  {paint('yellow', note)}" for note in found.notes)]
         lines += ["", paint("bold", "Segments"), segments_table(found.segments, paint)]
@@ -102,7 +105,8 @@ def topic_object(found: TopicDescription) -> dict[str, Any]:
         "uid": found.uid,
         "start_offset": found.start_offset,
         "end_offset": found.end_offset,
-        "records": found.end_offset - found.start_offset,
+        "records": found.end_offset - found.start_offset - found.lost,
+        "lost": found.lost,
         "bytes": found.bytes,
         "producers": found.producers,
         "settings": {name: getattr(found.settings, name) for name in TOPIC_SETTINGS},
@@ -116,7 +120,8 @@ def segment_object(segment: SegmentDescription) -> dict[str, Any]:
         "uid": segment.uid,
         "base_offset": segment.base_offset,
         "end_offset": segment.end_offset,
-        "records": segment.end_offset - segment.base_offset,
+        "records": segment.end_offset - segment.base_offset - segment.lost,
+        "lost": segment.lost,
         "bytes": segment.bytes,
         "leader": segment.leader,
         "sealed": segment.sealed,
@@ -124,7 +129,27 @@ def segment_object(segment: SegmentDescription) -> dict[str, Any]:
         "first_append_time_us": segment.first_append_time_us,
         "last_append_time_us": segment.last_append_time_us,
         "replicas": segment.replicas,
+        "behind": segment.behind,
+        "copies": [
+            {"node": copy.node, "state": copy.state, "lacks": copy.lacks, "why": copy.why}
+            for copy in segment.copies
+        ],
     }
+
+
+def settings_with_copies(found: TopicDescription) -> list[tuple[str, str]]:
+    """Beside how many replicas are wanted: how many the segment has that has fewest."""
+    shown = dict(settings_shown(found.settings))
+    if found.segments:
+        had = min(len(segment.replicas) - missing_copies(segment) for segment in found.segments)
+        unknown = any(copy.state in _NOT_KNOWN for segment in found.segments for copy in segment.copies)
+        shown["replicas"] += f" wanted, {had}{' or more' if unknown else ''} had"
+    return list(shown.items())
+
+
+def missing_copies(segment: SegmentDescription) -> int:
+    """Without those that follow, and lack no more than what is under way to them."""
+    return sum(copy.state != "behind" or bool(copy.why) for copy in segment.copies)
 
 
 def settings_shown(settings: TopicSettings) -> list[tuple[str, str]]:
@@ -141,16 +166,26 @@ def segments_table(segments: Sequence[SegmentDescription], paint: Paint) -> str:
             str(segment.segment),
             grouped(segment.base_offset),
             grouped(segment.end_offset),
-            grouped(segment.end_offset - segment.base_offset),
+            grouped(segment.end_offset - segment.base_offset - segment.lost),
             show_bytes(segment.bytes),
             str(segment.leader),
             ", ".join(map(str, segment.replicas)) or "-",
             paint({"open": "green", "sealed": "dim"}.get(segment.state, "red"), segment.state),
+            paint("yellow", "; ".join(map(copy_shown, segment.copies))),
         ]
         for segment in segments
     ]
-    headings = ["SEGMENT", "BASE", "END", "RECORDS", "BYTES", "LEADER", "REPLICAS", "STATE"]
-    return table(headings, ">>>>>><<", rows, paint, indent="  ")
+    headings = ["SEGMENT", "BASE", "END", "RECORDS", "BYTES", "LEADER", "REPLICAS", "STATE", "NOT WHOLE"]
+    return table(headings, ">>>>>><<<", rows, paint, indent="  ")
+
+
+def copy_shown(copy: CopyDescription) -> str:
+    """`3 lacks 12 records (not connected)`, `2 down`."""
+    if copy.state != "behind":
+        return f"{copy.node} {copy.state}"
+    lacks = f"lacks {counted(copy.lacks, 'record')}" if copy.lacks else "does not follow"
+    said = f"{copy.node} {lacks}"
+    return f"{said} ({copy.why})" if copy.why else said
 
 
 def pairs(facts: Sequence[tuple[str, str]], paint: Paint) -> list[str]:

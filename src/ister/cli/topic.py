@@ -1,4 +1,4 @@
-"""`ister topic`: create, list, describe, alter and delete topics."""
+"""`ister topic`: create, list, describe, alter, recover and delete topics."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ import click
 from ister.cli.common import QUICK, ask_broker, client_options, counted, parse_pairs, pass_terminal
 from ister.cli.lazy import LazyGroup
 from ister.cli.terminal import Terminal
-from ister.errors import CorruptSegment, NodeUnreachable, NotLeader, RequestTimeout
+from ister.errors import BadRequest, CorruptSegment, NodeUnreachable, NotLeader, RequestTimeout
 from ister.settings import TOPIC_SETTINGS, Spec, validate_settings
 
 if TYPE_CHECKING:
     from ister.cli.render import Done, TopicDetail, TopicListing
+    from ister.cli.render_recovery import LossView, RecoveryView
     from ister.client.log import Log
     from ister.protocol.messages import TopicDescription
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+PATIENT: dict[str, Any] = {"request_timeout_s": 30.0, "retry_deadline_s": 30.0}
+"""Options of `ister.connect`: the node that is asked asks the others, and waits for the silent ones."""
 
 
 def setting_options(command: F) -> F:
@@ -42,7 +46,7 @@ def _about(spec: Spec) -> str:
 @click.group(cls=LazyGroup)
 @client_options
 def topic() -> None:
-    """Create, list, describe, alter and delete topics.
+    """Create, list, describe, alter, recover and delete topics.
 
     \b
     Examples:
@@ -154,6 +158,69 @@ def alter(terminal: Terminal, name: str, changes: tuple[str, ...]) -> Done:
 
 @topic.command()
 @click.argument("name")
+@click.option("--accept-loss", is_flag=True, help="Give up, for good, what cannot be reached.")
+@click.option(
+    "--node-stopped", is_flag=True, help="State that the nodes named are stopped; --accept-loss needs it."
+)
+@click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask on.")
+@click.option("--dry-run", is_flag=True, help="Say what would be recorded as lost, and record nothing.")
+@client_options
+@pass_terminal
+def recover(
+    terminal: Terminal, name: str, accept_loss: bool, node_stopped: bool, yes: bool, dry_run: bool
+) -> RecoveryView | LossView:
+    """Say what the topic NAME waits for, and what can be done; or accept a loss, so that it goes on.
+
+    A topic whose only node is gone waits for it, and so does one of which too few replicas are left to say
+    what was acknowledged. Without --accept-loss this explains that, and exits with 1; with 0 if nothing is
+    wrong. With it, the range of offsets that nobody can reach is shown and, if you agree, recorded as lost:
+    the topic goes on behind it, each reader of it is told, and no offset is ever given out twice. A node
+    that comes back later keeps what it has of that range in a file aside, for you to look at.
+
+    \b
+    Examples:
+      ister topic recover events
+      ister topic recover events --accept-loss --dry-run
+      ister topic recover events --accept-loss --node-stopped
+    """
+    from ister.cli.render import render
+    from ister.cli.render_recovery import LossView, RecoveryView, range_shown
+
+    if not accept_loss and (node_stopped or yes or dry_run):
+        raise click.UsageError("--node-stopped, --yes and --dry-run are about a loss: give --accept-loss too")
+    if accept_loss and not (yes or dry_run or _can_ask(terminal)):
+        raise click.UsageError(
+            f"giving up records of {name!r} needs --yes where there is no terminal to ask on"
+        )
+    shown = ask_broker(terminal, lambda log: log.recovery_of(name), **PATIENT)
+    if not accept_loss:
+        view = RecoveryView(shown)
+        if view.is_fine:
+            return view
+        render(view, terminal)
+        raise click.exceptions.Exit(1)
+    if shown.refusal:
+        raise BadRequest(
+            f"nothing of {shown.topic} can be given up: {shown.refusal}",
+            hint=f"`ister topic recover {shown.topic}` shows how it stands.",
+        )
+    if dry_run:
+        return LossView(shown, is_dry_run=True)
+    if not terminal.wants_json:
+        terminal.tell(f"to be recorded as lost in {shown.topic}: {range_shown(shown)}")
+    if not node_stopped:
+        silent = ", ".join(map(str, shown.silent or [shown.leader]))
+        raise click.UsageError(
+            f"what node {silent} has would be given up: stop it, for good, and state that with --node-stopped"
+        )
+    if not yes and not click.confirm("Give up these offsets for good?", err=True):
+        terminal.tell("nothing was given up")
+        raise click.exceptions.Exit(1)
+    return LossView(ask_broker(terminal, lambda log: log.accept_loss(shown, node_stopped=True), **PATIENT))
+
+
+@topic.command()
+@click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask on.")
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
 @client_options
@@ -169,8 +236,7 @@ def delete(terminal: Terminal, name: str, yes: bool, dry_run: bool) -> Done:
     """
     from ister.cli.render import Done
 
-    can_ask = terminal.input_is_terminal and terminal.is_terminal and not terminal.wants_json
-    if not (yes or dry_run or can_ask):
+    if not (yes or dry_run or _can_ask(terminal)):
         raise click.UsageError(f"deleting topic {name!r} needs --yes where there is no terminal to ask on")
     found, held = ask_broker(terminal, lambda log: what_goes(log, name), **QUICK)
     entry = {"topic": found.topic, "uid": found.uid, "records": held.records, "bytes": held.size}
@@ -181,6 +247,10 @@ def delete(terminal: Terminal, name: str, yes: bool, dry_run: bool) -> Done:
         raise click.exceptions.Exit(1)
     ask_broker(terminal, lambda log: log.delete_topic(name))
     return Done({**entry, "deleted": True}, f"deleted topic {found.topic} ({held})")
+
+
+def _can_ask(terminal: Terminal) -> bool:
+    return terminal.input_is_terminal and terminal.is_terminal and not terminal.wants_json
 
 
 class Held(NamedTuple):
@@ -206,4 +276,4 @@ async def what_goes(log: Log, name: str) -> tuple[TopicDescription, Held]:
         end = found.end_offset
     except (NodeUnreachable, RequestTimeout, NotLeader):
         return found, Held(None, None)
-    return found, Held(end - found.start_offset, found.bytes)
+    return found, Held(end - found.start_offset - found.lost, found.bytes)

@@ -25,7 +25,15 @@ from ister.client.retry import Retries
 from ister.client.routing import Routes
 from ister.client.sequencer import MAX_WINDOW, Sequencer
 from ister.columns import RecordHeaders
-from ister.errors import ConfigError, ConnectionFailed, IsterError, TopicExists, UnknownProducer, UnknownTopic
+from ister.errors import (
+    ConfigError,
+    ConnectionFailed,
+    IsterError,
+    NotLeader,
+    TopicExists,
+    UnknownProducer,
+    UnknownTopic,
+)
 from ister.io.clock import Clock, SystemClock
 from ister.io.network import Network, TcpNetwork
 from ister.names import normalise_topic
@@ -33,6 +41,7 @@ from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.messages import (
     AddNode,
     AlterTopic,
+    Cluster,
     ClusterAnswer,
     Control,
     CreateTopic,
@@ -46,10 +55,12 @@ from ister.protocol.messages import (
     ListTopics,
     NodeAnswer,
     NodeRequest,
+    RecoverTopic,
     StatsAnswer,
     TopicDescription,
     TopicList,
 )
+from ister.protocol.recovery import TopicRecovery
 
 CLIENT_NAME: Final = "ister-python/0.1.0"
 _NO_ARRAY: Final = b"\x90"
@@ -218,13 +229,18 @@ class Log:
         follow: bool = False,
         last: int | None = None,
         max_bytes: int = 1024 * 1024,
+        read_from: str = "leader",
     ) -> Reader:
         """Read from `start` (`earliest`, `latest`, an offset, a time) or the `last` so many records.
 
         Without `follow` it stops at the end that the topic has when the reading begins; with it, it waits
         for more, up to `end` if that is given. `max_bytes` is about how much one fetch brings.
+
+        `read_from="any"` lets any replica answer for the segment that is being appended to, too: with what
+        is committed, which a follower hears within 50 ms. Where the topic ends is still asked of the leader.
         """
         name = normalise_topic(topic)
+        key = reading_key(name, read_from)
         return Reader(
             self.call,
             name,
@@ -233,8 +249,10 @@ class Log:
             follow=follow,
             last=last,
             max_bytes=max_bytes,
-            served_by=lambda node_id: self._routes.learned(reading_key(name), node_id),
+            served_by=lambda node_id: self._routes.learned(key, node_id),
+            on_behind=lambda: self._routes.failed(key, NotLeader(f"an older end of {name} was told")),
             min_index=self._routes.known_index(name),
+            read_from=read_from,
         )
 
     # Topics.
@@ -296,6 +314,34 @@ class Log:
         answer = await self.call(f"describing {name}", Kind.DESCRIBE_TOPIC, header, name)
         return decode_header(TopicDescription, answer.header or answer.payload)
 
+    async def recovery_of(self, topic: str) -> TopicRecovery:
+        """How it stands with the topic's open segment, and what would be lost if it were given up now."""
+        name = normalise_topic(topic)
+        return await self._recover(f"looking at {name}", RecoverTopic(name))
+
+    async def accept_loss(self, shown: TopicRecovery, *, node_stopped: bool) -> TopicRecovery:
+        """Give up, for good, what cannot be reached of a topic's open segment, so that the topic goes on
+        (F6).
+
+        `shown` is what `recovery_of` said: no other segment is given up, and nothing that lies before its
+        `lost_from`. `node_stopped` states that the nodes in `shown.silent` are stopped, and stay so until
+        they have heard of this.
+        """
+        request = RecoverTopic(
+            shown.topic,
+            accept_loss=True,
+            node_stopped=node_stopped,
+            segment_uid=shown.segment_uid,
+            leader_starts=shown.leader_starts,
+            lost_from=shown.lost_from,
+        )
+        return await self._recover(f"accepting the loss of {shown.topic}", request)
+
+    async def _recover(self, what: str, request: RecoverTopic) -> TopicRecovery:
+        # Of any node: the one that leads the topic is the last to ask.
+        answer = await self.call(what, Kind.RECOVER_TOPIC, encode_header(request))
+        return decode_header(TopicRecovery, answer.header or answer.payload)
+
     async def list_topics(self, prefix: str = "") -> list[TopicDescription]:
         """All topics whose full name starts with `prefix`, without their segments."""
         answer = await self.call("listing topics", Kind.LIST_TOPICS, encode_header(ListTopics(prefix)))
@@ -310,8 +356,10 @@ class Log:
         return decode_header(ListOffsetsAnswer, answer.header).offsets[0]
 
     async def cluster(self) -> ClusterAnswer:
-        answer = await self.call("asking for the cluster", Kind.CLUSTER, encode_header(Empty()))
-        return decode_header(ClusterAnswer, answer.header)
+        """The nodes, and what is wrong; each node is asked how its copies of segments are."""
+        header = encode_header(Cluster(ask_nodes=True))
+        answer = await self.call("asking for the cluster", Kind.CLUSTER, header)
+        return decode_header(ClusterAnswer, answer.header or answer.payload)
 
     async def stats(self) -> StatsAnswer:
         answer = await self.call("asking for figures", Kind.STATS, encode_header(Empty()))

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 Place = str | int | datetime
 """`earliest`, `latest`, a time, or a number: of an offset where one is read from, else microseconds."""
 
+READ_FROM: Final = ("leader", "any")
+
 _AHEAD: Final = 2
 _LONG_POLL_MS: Final = 10_000
 _TOO_SOON_S: Final = 0.05
@@ -62,9 +64,10 @@ class Chunk(NamedTuple):
     end_offset: int
 
 
-def reading_key(topic: str) -> str:
-    """The way of reads of a topic, which may lead to another node than that of appends to it."""
-    return f"{topic}:read"  # a colon is in no topic's name
+def reading_key(topic: str, read_from: str = "leader") -> str:
+    """The way of reads of a topic, which may lead to another node than that of appends to it; and of reads
+    from any replica, which stay at one node as long as that answers."""
+    return f"{topic}:read" if read_from == "leader" else f"{topic}:read-{read_from}"  # a colon is in no name
 
 
 def microseconds(moment: datetime) -> int:
@@ -101,9 +104,12 @@ class Reader:
         last: int | None,
         max_bytes: int,
         served_by: Callable[[int], None] = lambda node_id: None,
+        on_behind: Callable[[], None] = lambda: None,
         min_index: int = 0,
+        read_from: str = "leader",
     ) -> None:
-        """`served_by` is told which node had the records; `min_index` is what a node must know to answer."""
+        """`served_by` is told which node had the records, `on_behind` that the one asked knows of less than
+        was seen; `min_index` is what a node must know to answer."""
         if last is not None and (last < 0 or start != "earliest"):
             raise BadRequest(
                 f"last={last} with start={start!r}", hint="Give either a start or last=N, N from 0."
@@ -112,6 +118,8 @@ class Reader:
             raise BadRequest(f"max_bytes is {max_bytes}", hint=f"Choose 1 to {DEFAULT_LIMIT}.")
         if end is not None and end < 0:
             raise BadRequest(f"end is {end}", hint="Offsets count from 0.")
+        if read_from not in READ_FROM:
+            raise BadRequest(f"read_from is {read_from!r}", hint=f"Choose {' or '.join(READ_FROM)}.")
         wire_place(start)
         self._call = call
         self.topic = topic
@@ -121,7 +129,11 @@ class Reader:
         self._last = last
         self._max_bytes = max_bytes
         self._served_by = served_by
+        self._on_behind = on_behind
         self._min_index = min_index
+        self._read_from = read_from
+        self._end_seen = 0
+        """The furthest end that any node has told: another one may not know of it yet."""
         self._topic_uid = 0
         """Of the topic that was read so far: one made again under its name is not taken for it (I3)."""
 
@@ -238,14 +250,16 @@ class Reader:
                     wait_ms,
                     min_index=self._min_index,
                     topic_uid=self._topic_uid,
+                    read_from_any=self._read_from == "any",
                 )
             ),
-            reading_key(self.topic),
+            reading_key(self.topic, self._read_from),
             wait_s=wait_ms / 1000,
         )
         told = decode_header(FetchAnswer, answer.header)
         self._served_by(told.served_by)
         self._topic_uid = told.topic_uid or self._topic_uid
+        self._end_seen = max(self._end_seen, told.end_offset)
         frames = frames_in(answer.payload, limit=max(DEFAULT_LIMIT, len(answer.payload)))
         if not frames:
             await self._nothing(told, offset, span, began)
@@ -262,6 +276,8 @@ class Reader:
             raise CorruptSegment(
                 f"{self.topic} ends at {answer.end_offset}, but nothing was returned at offset {offset}"
             )
+        if answer.end_offset < self._end_seen:
+            self._on_behind()
         if self._follow and asyncio.get_running_loop().time() - began < _TOO_SOON_S:
             await asyncio.sleep(_TOO_SOON_S)  # a broker that does not wait as asked must not make us spin
 

@@ -158,8 +158,7 @@ def accept_loss(index: int, topic: TopicState, nodes: Nodes, command: AcceptLoss
     last.sealed_by, last.sealed_at_us = command.by, command.at_us
     lost = LostRange(command.lost_from, command.end_offset, last.segment, command.at_us)
     topic.lost = [*topic.lost, lost][-MAX_LOST_RANGES:]
-    # What the producers had sent is not known: they begin anew.
-    _open_next(index, topic, command.next_leader, command.next_replicas, [])
+    _open_next(index, topic, command.next_leader, command.next_replicas, command.producers)
     return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
 
 
@@ -178,6 +177,8 @@ def _why_no_loss(topic: TopicState, nodes: Nodes, command: AcceptLoss) -> str:
     is_back = leader is not None and leader.member == last.leader and leader.starts != command.leader_starts
     if command.leader_starts and is_back:
         return f"node {node_of(last.leader)}, which leads {topic.key_of(last)}, was started again meanwhile"
+    if 0 < command.records_limit < last.records_limit:
+        return f"segment_records of {topic.name} was raised to {last.records_limit} meanwhile"
     return inactive_among(nodes, [command.by]) or why_not_placed(
         nodes, command.next_leader, command.next_replicas
     )
@@ -210,7 +211,7 @@ def _open_next(
     """At the end of the segment that has just been sealed."""
     sealed = topic.open_segment
     assert sealed.end_offset is not None
-    sealed.carried_producers = []
+    sealed.carried_producers, sealed.records_limit = [], 0
     topic.segments.append(
         SegmentState(
             segment=sealed.segment + 1,
@@ -221,6 +222,7 @@ def _open_next(
             opened_at_us=sealed.sealed_at_us,
             carried_producers=producers,
             carried_append_time_us=sealed.last_append_time_us,
+            records_limit=topic.settings.segment_records,
         )
     )
 

@@ -137,6 +137,11 @@ class AcceptLoss(Command, frozen=True):
     """How many bytes lie before `lost_from`."""
     last_append_time_us: int = 0
     """Of the last record before `lost_from`; 0 if there is none."""
+    producers: list[ProducerRow] = []
+    """What the log before `lost_from` says of them: what is repeated from there is still recognised (A5)."""
+    records_limit: int = 0
+    """The segment's, by which `end_offset` was chosen: one that was raised since would let its leader go on
+    past that. 0: not looked at."""
 
 
 class OpenedSegment(Command, frozen=True):

@@ -126,6 +126,8 @@ class ClusterState:
                 if changed is None:
                     detail = f"not for a topic's settings: {command.changes}"
                     return Outcome(Result.REFUSED, index, detail, topic.uid)
+                opened, before = topic.open_segment, topic.settings.segment_records
+                opened.records_limit = max(opened.records_limit, before, changed.segment_records)
                 topic.settings = changed
             case DeleteTopic():
                 self._note_not_open(topic)
@@ -228,6 +230,7 @@ class ClusterState:
             opened_at_us=command.created_at_us,
             carried_producers=[],
             carried_append_time_us=0,
+            records_limit=command.settings.segment_records,
         )
         topic = TopicState(command.name, index, command.settings, command.created_at_us, [first])
         self.topics[command.name] = self._by_uid[index] = topic

@@ -42,6 +42,10 @@ class SegmentState(msgspec.Struct, array_like=True, gc=False):
     lost_from: int | None = None
     """The rest of this segment's offsets, from here on, was given up by an operator (F6). What a replica that
     comes back has of them is set aside and reported, never cut."""
+    records_limit: int = 0
+    """The largest `segment_records` that the topic had while this segment was open: how far its leader may
+    have gone, whichever of them it had heard of (F6). 0 of one that is sealed, or was opened before this was
+    kept."""
 
     @property
     def is_sealed(self) -> bool:

@@ -32,6 +32,7 @@ class Kind(IntEnum):
     REMOVE_NODE = 14
     PROMOTE_NODE = 15
     CONTROL = 16
+    RECOVER_TOPIC = 17
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True):
@@ -43,6 +44,8 @@ class Failure(Message, frozen=True):
 
     message: str
     hint: str = ""
+    offsets: list[int] = []
+    """What it is about, where that is a range: its first offset, and the one behind it."""
 
 
 class Hello(Message, frozen=True):
@@ -89,6 +92,9 @@ class Fetch(Message, frozen=True):
     """The topic that the reader has read so far: one that was made again under its name is another (I3)."""
     here_only: bool = False
     """From a node that passes it on, to one of a sealed segment's replicas: answer from that copy, or fail."""
+    read_from_any: bool = False
+    """Any replica of the open segment may answer, as far as it knows what is committed (F5). With nothing to
+    answer with when the wait is over, the leader is asked: an empty answer is always the leader's."""
 
 
 class FetchAnswer(Message, frozen=True):
@@ -182,6 +188,19 @@ class DescribeTopic(Message, frozen=True):
     min_index: int = 0
 
 
+class CopyDescription(Message, frozen=True):
+    """One of a segment's replicas that is not known to be whole."""
+
+    node: int
+    state: str
+    """`behind`: of an open segment, it lacks records or gets none. `incomplete`, `damaged`: of a sealed one,
+    it is being completed or replaced. `gone`: it was on a disk that left the cluster. `down`: its node does
+    not answer. `unknown`: it did not say."""
+    lacks: int = 0
+    """How many committed records of an open segment it is not known to have."""
+    why: str = ""
+
+
 class SegmentDescription(Message, frozen=True):
     segment: int
     uid: int
@@ -198,6 +217,10 @@ class SegmentDescription(Message, frozen=True):
     """The nodes that have its data."""
     behind: list[int] = []
     """Those of them that do not have all of it, as far as the node that answers knows."""
+    copies: list[CopyDescription] = []
+    """Those of them that are behind, or may be: how it is with each. All others have all of it."""
+    lost: int = 0
+    """How many of its offsets were given up, the last ones (F6)."""
 
 
 class TopicDescription(Message, frozen=True):
@@ -213,11 +236,38 @@ class TopicDescription(Message, frozen=True):
     """How many idempotent producers the log remembers."""
     notes: list[str]
     """What a person should know: a weak fsync policy, a cut tail, a fenced segment."""
+    lost: int = 0
+    """How many of the offsets between its start and its end were given up (F6)."""
+
+
+class RecoverTopic(Message, frozen=True):
+    """What stands in the way of a topic's open segment; or give up what cannot be reached of it (F6)."""
+
+    topic: str
+    accept_loss: bool = False
+    node_stopped: bool = False
+    """The operator states that the nodes in `TopicRecovery.silent` are stopped, and stay so until they hear
+    of it."""
+    segment_uid: int = 0
+    """The segment that the operator was shown, and no later one."""
+    leader_starts: int = 0
+    """The leader's last start then: one that came back since has what was to be given up."""
+    lost_from: int = 0
+    """Where the loss began that was shown. A larger one, which begins earlier, is refused."""
+    own_only: bool = False
+    """From another node: what the asked one knows by itself (`KnownOfTopic`); or do it there, and pass
+    nothing on."""
+    min_index: int = 0
 
 
 class TopicList(Message, frozen=True):
     topics: list[TopicDescription]
     """Without their segments."""
+
+
+class Cluster(Message, frozen=True):
+    ask_nodes: bool = False
+    """Ask the other nodes how their copies are, too: for people. Without it, only who and where they are."""
 
 
 class ClusterNode(Message, frozen=True):

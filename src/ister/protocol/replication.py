@@ -8,6 +8,7 @@ back; everything else is a request. A topic and a segment are named by their uid
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from ister.protocol.messages import Message
 
@@ -65,17 +66,26 @@ class FenceAnswer(Message, frozen=True):
 
 
 class Copy(Message, frozen=True):
-    """Bring your log of this segment up to `end_offset`, from another replica's. Answered when it is durable."""
+    """Bring your log of this segment up to `end_offset`, from another's. Answered when that is durable.
+
+    Of a sealed segment, with no recovery: have a whole copy of it. Then it is answered within moments, if
+    only with `NOT_YET`, and asked again."""
 
     topic_uid: int
     segment_uid: int
     recovery: int
     source: int
     end_offset: int
+    index: int = 0
+    """Of a sealed one: what whoever asks has applied. The one that is asked applies that first."""
+
+
+NOT_YET: Final = -1
 
 
 class CopyAnswer(Message, frozen=True):
     end_offset: int
+    """`NOT_YET` of a copy that is under way."""
     end_position: int
 
 

@@ -48,6 +48,12 @@ class Standing(Message, frozen=True):
     incomplete_count: int
     damaged: list[int]
     """Those of them in which damage was found."""
+    unmendable: list[int]
+    """Those of the damaged that nobody has whole: they are read as they are."""
     followers: list[FollowerStanding]
     recoveries: list[RecoveryStanding]
     faults: list[TopicFault]
+    notes: list[str]
+    """What is kept here of records that were given up (F6); only if one topic was asked for."""
+    has_looked: bool = True
+    """False right after a start: whether its copies are whole is not known yet."""

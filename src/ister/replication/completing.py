@@ -1,7 +1,12 @@
-"""Sealed segments of which this node is a replica: cut where they are longer than the seal, completed where shorter.
+"""Sealed segments of which this node is a replica: cut where they are longer than the seal, completed where
+shorter, replaced where damaged.
 
-A replica that ends short serves nothing of that segment (F3): it says so, and another is asked. Whether a log is
-whole is seen at the seal, and after a start, when the last life may have stopped in the middle of this.
+A replica that ends short, or in which a reader or the scrub found damage, serves nothing of that segment
+(F3): it says so, and another is asked. Whether a log is whole is seen at the seal, and after a start, when
+the last life may have stopped in the middle of this. A damaged one is whole again when it was pulled anew.
+
+Where no replica has what is damaged here, the copy is served as it is: the good part of it can be read, and
+the rest is an error that says what is wrong. That is tried again now and then, since a node may come back.
 """
 
 from __future__ import annotations
@@ -9,97 +14,225 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from ister.errors import CorruptSegment, InvariantBroken, IsterError
 from ister.metadata.store import MetadataStore
-from ister.protocol.peer import node_of
+from ister.metrics import Counter
 from ister.replication.copies import Copies, Place
+from ister.replication.sealed_copies import Finished, SealedCopies
 
 log = logging.getLogger("ister.replication.complete")
 
 RETRY_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 15.0
+HOPE_SECONDS = 600.0
+"""How often a damaged copy that nobody has whole is tried to be replaced: all of it is read for that."""
+
+
+@dataclass
+class _Trouble:
+    """Why a copy is not known to be whole."""
+
+    damage: str = ""
+    """What a reader or the scrub found; empty of one that may only be short."""
+    is_served: bool = False
+    """Nobody has it better: it is read as it is."""
 
 
 class Completions:
     def __init__(
         self,
         copies: Copies,
+        sealed_copies: SealedCopies,
         metadata: MetadataStore,
         member: int,
         spawn: Callable[[Awaitable[None]], None],
     ) -> None:
         self._copies = copies
+        self._sealed_copies = sealed_copies
         self._metadata = metadata
         self._member = member
         self._spawn = spawn
-        self._incomplete: dict[int, None] = {}
-        """Segments that are not known to be whole here."""
+        self._troubles: dict[int, _Trouble] = {}
+        """By segment."""
+        self._has_looked = False
+        """After a start nothing is known of any copy until all of them are to be looked at."""
+        self._whole: set[int] = set()
+        """Those that this process has looked at and found, or made, whole."""
+        self.found_corrupt = Counter(
+            "corrupt_copies_total", "Copies of sealed segments in which damage was found."
+        )
+        self.replaced = Counter(
+            "replaced_copies_total",
+            "Damaged copies of sealed segments that were replaced from other replicas.",
+        )
 
     def is_incomplete(self, segment_uid: int) -> bool:
-        return segment_uid in self._incomplete
+        """Whether nothing of this copy is served."""
+        trouble = self._troubles.get(segment_uid)
+        return trouble is not None and not trouble.is_served
+
+    def is_damaged(self, segment_uid: int) -> bool:
+        return bool(self.damage_of(segment_uid))
+
+    def is_whole(self, segment_uid: int) -> bool:
+        """Whether nothing speaks against this copy: others may rely on it."""
+        return self._has_looked and segment_uid not in self._troubles
+
+    def damage_of(self, segment_uid: int) -> str:
+        """What was found in this copy; empty if nothing was, or it was replaced."""
+        trouble = self._troubles.get(segment_uid)
+        return trouble.damage if trouble is not None else ""
 
     @property
     def behind(self) -> list[int]:
-        return list(self._incomplete)
+        """The segments of which this node is a replica and does not have a whole copy, as far as it knows."""
+        return list(self._troubles)
+
+    # What the metadata tells.
 
     def sealed(self, place: Place) -> None:
-        """The metadata has sealed a segment: whether this copy is whole is not known until it was looked at."""
+        """The metadata has sealed a segment: whether this copy is whole is known once it was looked at."""
         segment = place.segment
         if self._member in segment.replicas and not self._ended_it(place):
-            self._incomplete[segment.uid] = None
-            self._spawn(self._complete(place))
-        else:
-            self._spawn(self._copies.sealed(place))
+            self._look(place)
+            return
+        if self._member in segment.replicas:
+            self._whole.add(segment.uid)
+        self._spawn(self._copies.sealed(place))
 
-    def suspect(self, place: Place) -> None:
-        """A reader found this copy short or damaged."""
-        if place.segment.uid not in self._incomplete:
-            self._incomplete[place.segment.uid] = None
-            self._spawn(self._complete(place))
+    def joined(self, place: Place, *, is_whole: bool) -> None:
+        """This node is now among a sealed segment's replicas. It was asked to copy it first; but the copy may
+        have been given up while the change was under way."""
+        if is_whole:
+            self._troubles.pop(place.segment.uid, None)
+            self._whole.add(place.segment.uid)
+        else:
+            self._look(place)
+
+    def left(self, segment_uid: int) -> None:
+        """This node is not among its replicas any more."""
+        self._troubles.pop(segment_uid, None)
+        self._whole.discard(segment_uid)
 
     async def look_at_all(self) -> None:
-        """After a start: every sealed segment of which this node is a replica, one after the other."""
+        """After a start, or when much of the metadata came at once: every sealed segment of which this node
+        is a replica, and which was not looked at yet, one after the other."""
         found: list[Place] = []
+        here: set[int] = set()
         for topic in self._metadata.state.topics.values():
             for segment in topic.segments:
-                if segment.is_sealed and len(segment.replicas) > 1 and self._member in segment.replicas:
+                is_looked_at = len(segment.replicas) > 1 or segment.lost_from is not None
+                if segment.is_sealed and is_looked_at and self._member in segment.replicas:
+                    here.add(segment.uid)
                     place = self._copies.place(topic.uid, segment.uid)
-                    if place is not None:
+                    is_known = segment.uid in self._whole or segment.uid in self._troubles
+                    if place is not None and not is_known:
                         found.append(place)
+        self._whole &= here
         for place in found:
-            if place.segment.uid not in self._incomplete:
-                self._incomplete[place.segment.uid] = None
+            self._troubles[place.segment.uid] = _Trouble()
+        self._has_looked = True
         for place in found:
-            await self._complete(place)
+            await self._complete(place, once=True)
 
     def _ended_it(self, place: Place) -> bool:
         """Whether this very process led the segment to its end."""
         segment = place.segment
-        return segment.leader == self._member and segment.sealed_by == self._member and not segment.recovery
+        is_own = segment.leader == self._member and segment.sealed_by == self._member
+        return is_own and not segment.recovery and segment.lost_from is None
 
-    async def _complete(self, place: Place) -> None:
-        uid = place.segment.uid
-        is_damaged = False
+    def _look(self, place: Place) -> None:
+        if place.segment.uid not in self._troubles:
+            self._troubles[place.segment.uid] = _Trouble()
+            self._spawn(self._complete(place))
+
+    # What readers and the scrub tell.
+
+    def suspect(self, place: Place, damage: str) -> bool:
+        """This copy was taken for whole, and damage was found in it. Whether another one is to be asked."""
+        segment = place.segment
+        uid = segment.uid
+        if self._member not in segment.replicas:
+            return True  # it was, when this was read
+        trouble = self._troubles.get(uid)
+        if trouble is not None:
+            return not trouble.is_served
+        self.found_corrupt.add()
+        self._whole.discard(uid)
+        is_only = len(segment.replicas) == 1
+        self._troubles[uid] = _Trouble(damage, is_served=is_only)
+        what = (
+            "the only copy of %s is damaged: %s"
+            if is_only
+            else "a copy of %s is damaged, and is replaced: %s"
+        )
+        log.error(what, place.identity.key, damage)
+        self._spawn(self._complete(place))
+        return not is_only
+
+    def found_good(self, place: Place) -> None:
+        """The whole of a copy was checked, and is as it should be: somebody has mended what was wrong."""
+        trouble = self._troubles.get(place.segment.uid)
+        if trouble is not None and trouble.is_served and len(place.segment.replicas) == 1:
+            del self._troubles[place.segment.uid]
+
+    # Mending.
+
+    async def _complete(self, place: Place, *, once: bool = False) -> None:
+        """Until it is whole; or once, and then behind whoever has others to look at."""
+        topic_uid, uid = place.topic.uid, place.segment.uid
+        pause = RETRY_SECONDS
         try:
-            while uid in self._incomplete and self._copies.place(place.topic.uid, uid) is not None:
-                try:
-                    if await self._copies.finish(place, self._sources(place), is_damaged=is_damaged):
-                        break
-                except InvariantBroken:
-                    raise
-                except CorruptSegment as error:
-                    log.error("a copy is damaged, and is replaced: %s", error)
-                    is_damaged = True
+            while (trouble := self._troubles.get(uid)) is not None:
+                found = self._copies.place(topic_uid, uid)
+                if found is None or self._member not in found.segment.replicas:
+                    break
+                if trouble.is_served and len(found.segment.replicas) == 1:  # it is reported while it is there
+                    await asyncio.sleep(LONGEST_PAUSE_SECONDS)
                     continue
-                except (IsterError, OSError) as error:
-                    log.warning("%s is not complete here: %s", place.identity.key, error)
-                await asyncio.sleep(RETRY_SECONDS)
+                if await self._try(found, trouble):
+                    self._whole.add(uid)
+                    break
+                if once:
+                    self._spawn(self._complete(place))
+                    return
+                await asyncio.sleep(HOPE_SECONDS if trouble.is_served else pause)
+                pause = min(pause * 1.5, LONGEST_PAUSE_SECONDS)
         except InvariantBroken as error:
             log.critical("%s", error.message)
             return  # it stays incomplete, and is not served: somebody has to look (F3)
-        self._incomplete.pop(uid, None)
+        self._troubles.pop(uid, None)
+
+    async def _try(self, place: Place, trouble: _Trouble) -> bool:
+        """Make the copy whole; whether it is."""
+        key, was_served = place.identity.key, trouble.is_served
+        try:
+            finished = await self._sealed_copies.finish(
+                place, self._sources(place), is_damaged=bool(trouble.damage)
+            )
+        except InvariantBroken:
+            raise
+        except CorruptSegment as error:
+            self.found_corrupt.add()
+            trouble.damage = error.message
+            log.error("the copy of %s here is damaged, and is replaced: %s", key, error)
+            return False
+        except (IsterError, OSError) as error:
+            log.warning("%s is not complete here: %s", key, error)
+            return False
+        if finished is Finished.WHOLE and trouble.damage:
+            self.replaced.add()
+            log.warning("the damaged copy of %s was replaced", key)
+        others = [
+            m for m in place.segment.replicas if m != self._member and self._metadata.state.is_active(m)
+        ]
+        is_hopeless = finished is Finished.NOBODY_HAS_IT and all(map(self._metadata.is_alive, others))
+        trouble.is_served = bool(trouble.damage) and is_hopeless
+        if trouble.is_served and not was_served:
+            log.error("no replica of %s has what is damaged here, it is served as it is", key)
+        return finished is Finished.WHOLE
 
     def _sources(self, place: Place) -> list[int]:
-        others = [m for m in place.segment.replicas if m != self._member and self._metadata.is_alive(m)]
-        log.debug("%s may be had from nodes %s", place.identity.key, [node_of(m) for m in others])
-        return others
+        return [m for m in place.segment.replicas if m != self._member and self._metadata.is_alive(m)]

@@ -1,29 +1,28 @@
-"""The copies that this node keeps of other nodes' segments, and what a recovery asks of any copy, its own too.
+"""The copies that this node keeps of others' segments, and what a recovery asks of any copy, its own too.
 
-By segment uid: the follower that takes the leader's frames, the fence that ended that. A fence is answered when
-nothing is being written to the log any more, what is in it is durable (P2), and the promise is (F2); a lower number
-than the last one promised, or than the metadata knows, is refused (F1), and so is one for a segment that is sealed.
+By segment uid: the follower that takes the leader's frames, the fence that ended that. A fence is answered
+when nothing is being written to the log any more, what is in it is durable (P2), and the promise is (F2); a
+lower number than the last one promised, or than the metadata knows, is refused (F1), and so is one for a
+segment that is sealed. What becomes of sealed ones is in `sealed_copies`.
 
-Fault model: requests come twice, late, and for segments that this node has not heard of yet; the node may stop at
-any line, and then only what is on disk was promised.
+Fault model: requests come twice, late, and for segments that this node has not heard of yet; the node may
+stop at any line, and then only what is on disk was promised.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from ister.callers import Caller
 from ister.errors import (
     BadRequest,
-    ConnectionFailed,
-    CorruptFrame,
     CorruptSegment,
-    NodeUnreachable,
-    RequestTimeout,
+    NotLeader,
     SegmentFenced,
+    StorageFailed,
     UnknownTopic,
 )
 from ister.io.clock import Clock
@@ -31,23 +30,22 @@ from ister.io.disk import Disk
 from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.store import MetadataStore
 from ister.protocol.codec import decode_header, encode_header
-from ister.protocol.peer import PeerKind, node_of
+from ister.protocol.peer import PeerKind
 from ister.protocol.replication import Copy, CopyAnswer, Fence, FenceAnswer, ReadLog, Refusal, Replicate
-from ister.replication.copying import Copied, Source, Wanted, copy_log, read_frames, replace_copy
+from ister.replication.copying import Copied, Source, Wanted, copy_log, read_frames
 from ister.replication.counters import ReplicationCounters
 from ister.replication.fences import read_fence, write_fence
 from ister.replication.follower import Follower
+from ister.replication.sources import Ask, CheckedReads, Sources
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import GroupCommit
 from ister.wal.leases import Leases
 from ister.wal.recovery import Recovered, SegmentIdentity, create, recover
-from ister.wal.seal_cut import cut_at_seal
 from ister.wal.segment import FsyncPolicy
 from ister.wal.tail import HotTail
 
 log = logging.getLogger("ister.replication.copies")
 
-READ_SECONDS = 5.0
 APPLY_SECONDS = 3.0
 """How long a message waits for this node to hear of the segment that it is about."""
 
@@ -60,33 +58,25 @@ class Place(NamedTuple):
     identity: SegmentIdentity
 
 
+class Known(NamedTuple):
+    """What a process that has a log open knows, and its file does not say."""
+
+    commit_end: int = 0
+    """What is committed, here or not."""
+    synced_end: int | None = None
+    """What it has synced and answered for; None if it did not have the log open."""
+
+
 class Leader(Protocol):
     """The part of the node that appends to segments."""
 
-    async def stop_leading(self, topic_uid: int, segment_uid: int) -> int:
-        """Take no more appends to this segment, wait for what is being written, let go of the files. Returns
-        what it knows to be committed."""
+    async def stop_leading(self, topic_uid: int, segment_uid: int) -> Known:
+        """Take no more appends to this segment, wait for what is being written, let go of the files."""
         ...
 
     def follower_committed(self, topic_uid: int) -> None:
         """More of a segment that is followed here may be read."""
         ...
-
-
-class CheckedReads(Protocol):
-    async def read_checked(
-        self, identity: SegmentIdentity, state: SegmentState, offset: int, max_bytes: int
-    ) -> bytes:
-        """Frames of a sealed segment's log here, each checked in full."""
-        ...
-
-    def forget(self, prefix: str) -> None:
-        """Files under this path were replaced."""
-        ...
-
-
-Ask = Callable[[int, PeerKind, bytes, float], Awaitable[bytes]]
-"""A request to another member: kind, header, timeout -> the answer."""
 
 
 class Copies:
@@ -110,7 +100,7 @@ class Copies:
         self._disk = disk
         self._clock = clock
         self._sealed = sealed
-        self._ask = ask
+        self.sources = Sources(member, ask, sealed)
         self._metadata = metadata
         self._commits = commits
         self._leases = leases
@@ -120,9 +110,12 @@ class Copies:
         self._followers: dict[int, Follower] = {}
         self._busy: dict[int, asyncio.Lock] = {}
         """Of segments that somebody fences, copies or cuts: one at a time."""
-        self._commit_known: dict[int, int] = {}
+        self.commit_known: dict[int, int] = {}
+        """Of segments whose stream has ended here, and that were not cut at their seal yet."""
         self._fenced: dict[int, Recovered] = {}
         """Logs that are fenced, open to be copied from."""
+        self.on_damage: Callable[[Place, str], object] = lambda place, damage: None
+        """Told of damage that was found in a sealed segment's copy while it was read for another node."""
 
     # Where things are.
 
@@ -161,7 +154,7 @@ class Copies:
         follower.received(caller, message, payload)
 
     async def _open(self, follower: Follower, message: Replicate) -> FollowedSegment:
-        async with self._lock(message.segment_uid):
+        async with self.lock(message.segment_uid):
             place = await self.find(message.topic_uid, message.segment_uid, message.segment_uid)
             state = place.segment
             if self._member not in state.replicas or state.leader == self._member:
@@ -179,19 +172,23 @@ class Copies:
                 policy=FsyncPolicy(place.topic.settings.fsync),
             )
 
-    def _lock(self, segment_uid: int) -> asyncio.Lock:
+    def lock(self, segment_uid: int) -> asyncio.Lock:
+        """Of a segment's log here: one writes, cuts, replaces or removes it at a time."""
         return self._busy.setdefault(segment_uid, asyncio.Lock())
 
     # What a recovery asks.
 
     async def serve(self, kind: int, header: bytes) -> bytes:
-        match kind:
-            case PeerKind.FENCE:
-                return encode_header(await self.fence(decode_header(Fence, header)))
-            case PeerKind.COPY:
-                return encode_header(await self.copy(decode_header(Copy, header)))
-            case PeerKind.READ_LOG:
-                return await self.read(decode_header(ReadLog, header))
+        try:
+            match kind:
+                case PeerKind.FENCE:
+                    return encode_header(await self.fence(decode_header(Fence, header)))
+                case PeerKind.COPY:
+                    return encode_header(await self.copy(decode_header(Copy, header)))
+                case PeerKind.READ_LOG:
+                    return await self.read(decode_header(ReadLog, header))
+        except OSError as error:
+            raise StorageFailed(f"the disk of this node failed: {error}") from error
         raise BadRequest(f"there is no request of kind {kind} about a segment's copy")
 
     async def fence(self, request: Fence) -> FenceAnswer:
@@ -199,11 +196,13 @@ class Copies:
         state, key = place.segment, place.identity.key
         if self._member not in state.replicas:
             raise UnknownTopic(f"this node, on this disk, has no copy of {key}")
-        commit = await self._stop(place, request.recovery)
-        async with self._lock(request.segment_uid):
+        known = await self._stop(place, request.recovery)
+        async with self.lock(request.segment_uid):
             is_leader = state.leader == self._member
-            self._close_fenced(state.uid)
-            found = await self._disk.run(lambda: _fence(self._disk, place, request.recovery, is_leader))
+            self.close_fenced(state.uid)
+            found = await self._disk.run(
+                lambda: _fence(self._disk, place, request.recovery, is_leader, known.synced_end)
+            )
             self._fenced[state.uid] = found
         self._counters.fences.add()
         log.info(
@@ -217,55 +216,47 @@ class Copies:
                 }
             },
         )
-        return FenceAnswer(found.end_offset, found.position, found.in_doubt, commit)
+        return FenceAnswer(found.end_offset, found.position, found.in_doubt, known.commit_end)
 
     async def copy(self, request: Copy) -> CopyAnswer:
         """Bring the log here up to where the recovery says. A substitute begins with nothing."""
         place = await self._in_recovery(request.topic_uid, request.segment_uid, request.recovery)
         await self._stop(place, request.recovery)
-        async with self._lock(request.segment_uid):
-            self._close_fenced(request.segment_uid)
+        async with self.lock(request.segment_uid):
+            self.close_fenced(request.segment_uid)
             await self._disk.run(lambda: _promise(self._disk, place, request.recovery))
             copied = await copy_log(
                 self._disk,
                 self._clock,
-                _wanted(place, request.end_offset),
-                self.source(place, request.source, request.recovery),
+                wanted_of(place, request.end_offset),
+                self.sources.one(place.topic.uid, place.segment.uid, request.source, request.recovery),
             )
         return CopyAnswer(copied.end_offset, copied.end_position)
 
     async def fold(self, topic_uid: int, segment_uid: int, end_offset: int) -> Copied:
         """What the log here, which is whole up to this end, says of its producers."""
         place = await self.find(topic_uid, segment_uid, 0)
-        async with self._lock(segment_uid):
-            self._close_fenced(segment_uid)
+        async with self.lock(segment_uid):
+            self.close_fenced(segment_uid)
             return await copy_log(
-                self._disk, self._clock, _wanted(place, end_offset), Source("nobody", _nothing_more)
+                self._disk, self._clock, wanted_of(place, end_offset), Source("nobody", _nothing_more)
             )
-
-    def source(self, place: Place, member: int, recovery: int = 0) -> Source:
-        """Another replica's log of a segment, to copy from."""
-
-        async def read(offset: int, max_bytes: int) -> bytes:
-            request = ReadLog(place.topic.uid, place.segment.uid, offset, max_bytes, recovery)
-            try:
-                return await self._ask(member, PeerKind.READ_LOG, encode_header(request), READ_SECONDS)
-            except (ConnectionFailed, RequestTimeout) as error:
-                raise NodeUnreachable(
-                    f"node {node_of(member)} cannot be read from: {error.message}"
-                ) from error
-
-        return Source(f"node {node_of(member)}", read)
 
     async def read(self, request: ReadLog) -> bytes:
         """Frames of a log that cannot grow: a fenced one, for its recovery, or a sealed one."""
         place = await self.find(request.topic_uid, request.segment_uid, request.recovery)
         state, identity = place.segment, place.identity
         if state.is_sealed:
-            return await self._sealed.read_checked(identity, state, request.offset, request.max_bytes)
+            try:
+                return await self._sealed.read_checked(identity, state, request.offset, request.max_bytes)
+            except CorruptSegment as error:
+                self.on_damage(place, error.message)
+                raise
+        if not request.recovery:
+            raise NotLeader(f"this node does not know yet that {identity.key} is sealed")
         if state.recovery != request.recovery:
             raise SegmentFenced(f"recovery {request.recovery} of {identity.key} is not its last one")
-        async with self._lock(request.segment_uid):
+        async with self.lock(request.segment_uid):
             opened = self._fenced.get(state.uid)
             if opened is None:
                 is_leader = state.leader == self._member
@@ -283,7 +274,8 @@ class Copies:
                 )
             )
 
-    def _close_fenced(self, segment_uid: int) -> None:
+    def close_fenced(self, segment_uid: int) -> None:
+        """Let go of the log if it was open for its recovery."""
         opened = self._fenced.pop(segment_uid, None)
         if opened is not None:
             opened.close()
@@ -298,20 +290,21 @@ class Copies:
             raise SegmentFenced(f"recovery {recovery} of {key} is not its last one: {state.recovery} is")
         return place
 
-    async def _stop(self, place: Place, recovery: int) -> int:
-        """Nothing is taken any more, and nothing is being written. Returns what is known to be committed."""
+    async def _stop(self, place: Place, recovery: int) -> Known:
+        """Nothing is taken any more, and nothing is being written."""
         uid = place.segment.uid
-        commit = self._commit_known.get(uid, 0)
+        commit, synced_end = self.commit_known.get(uid, 0), None
         if place.segment.leader == self._member:
-            commit = max(commit, await self._leader.stop_leading(place.topic.uid, uid))
+            known = await self._leader.stop_leading(place.topic.uid, uid)
+            commit, synced_end = max(commit, known.commit_end), known.synced_end
         follower = self._followers.get(uid)
         if follower is not None:
             follower.refuse(Refusal.FENCED, recovery)
             await follower.close()
             if follower.log is not None:
-                commit = max(commit, follower.log.known_commit)
-        self._commit_known[uid] = commit
-        return commit
+                commit, synced_end = max(commit, follower.log.known_commit), follower.log.durable_end
+        self.commit_known[uid] = commit
+        return Known(commit, synced_end)
 
     # The end of a segment.
 
@@ -321,30 +314,8 @@ class Copies:
         if follower is not None:
             follower.refuse(Refusal.SEALED, 0)
             await follower.close()
-
-    async def finish(self, place: Place, sources: list[int], *, is_damaged: bool) -> bool:
-        """Make the log of a sealed segment end where the seal says, or replace it as a whole; False if that was
-        not possible yet."""
-        await self.sealed(place)
-        segment, identity = place.segment, place.identity
-        end = segment.end_offset
-        assert end is not None
-        async with self._lock(segment.uid):
-            self._close_fenced(segment.uid)
-            commit = self._commit_known.get(segment.uid, 0)
-            if not is_damaged and await self._disk.run(lambda: _cut(self._disk, place, end, commit)):
-                self._commit_known.pop(segment.uid, None)
-                return True
-            bring = replace_copy if is_damaged else copy_log
-            for member in sources:
-                try:
-                    await bring(self._disk, self._clock, _wanted(place, end), self.source(place, member))
-                    self._sealed.forget(identity.path)
-                    log.info("completed", extra={"fields": {"segment": identity.key, "end": end}})
-                    return True
-                except (NodeUnreachable, CorruptFrame) as error:
-                    log.info("%s was not completed from node %d: %s", identity.key, node_of(member), error)
-        return False
+        if place.segment.lost_from is not None and place.segment.leader == self._member:
+            await self._leader.stop_leading(place.topic.uid, place.segment.uid)
 
     async def forget(self, segment_uids: set[int]) -> None:
         """These are gone from the metadata."""
@@ -352,6 +323,10 @@ class Copies:
             follower = self._followers.pop(uid)
             follower.refuse(Refusal.UNKNOWN, 0)
             await follower.close()
+
+    async def forget_all_but(self, segment_uids: set[int]) -> None:
+        """Only these are open and followed here."""
+        await self.forget(self._followers.keys() - segment_uids)
 
     async def close(self) -> None:
         for follower in list(self._followers.values()):
@@ -373,7 +348,9 @@ def _open_copy(disk: Disk, place: Place) -> Recovered:
     return create(disk, identity, carried, time_us)
 
 
-def _fence(disk: Disk, place: Place, recovery: int, is_leader: bool) -> Recovered:
+def _fence(
+    disk: Disk, place: Place, recovery: int, is_leader: bool, synced_end: int | None = None
+) -> Recovered:
     """Make what is there durable, and the promise. The promise comes first: a crash in between is no harm."""
     identity, state = place.identity, place.segment
     _promise(disk, place, recovery)
@@ -382,23 +359,15 @@ def _fence(disk: Disk, place: Place, recovery: int, is_leader: bool) -> Recovere
         if is_leader and state.log_exists:
             raise CorruptSegment(f"the log of {identity.key} was here, and is not")
         return create(disk, identity, carried, time_us)
-    return recover(disk, identity, carried, time_us, is_follower=not is_leader, is_replicated=True)
-
-
-def _cut(disk: Disk, place: Place, end_offset: int, known_commit: int) -> bool:
-    """Cut the log at the sealed end; whether it reaches it."""
-    identity, state = place.identity, place.segment
-    if not disk.exists(identity.path + ".log"):
-        return False
-    found = cut_at_seal(
+    return recover(
         disk,
         identity,
-        end_offset,
-        known_commit=known_commit,
-        carried=state.carried_producers,
-        last_append_time_us=state.carried_append_time_us,
+        carried,
+        time_us,
+        is_follower=not is_leader,
+        is_replicated=True,
+        synced_end=synced_end,
     )
-    return found.is_complete
 
 
 def _promise(disk: Disk, place: Place, recovery: int) -> None:
@@ -406,7 +375,8 @@ def _promise(disk: Disk, place: Place, recovery: int) -> None:
     write_fence(disk, place.identity.path, recovery)
 
 
-def _wanted(place: Place, end_offset: int) -> Wanted:
+def wanted_of(place: Place, end_offset: int) -> Wanted:
+    """The log of a segment up to an offset."""
     state = place.segment
     return Wanted(place.identity, end_offset, state.carried_producers, state.carried_append_time_us)
 

@@ -32,7 +32,9 @@ class ReplicationCounters:
         self.quorum_timeouts = Counter(
             "quorum_timeouts_total", "Segments given up because too few of their replicas answered."
         )
-        self.recoveries_begun = Counter("recoveries_begun_total", "Recoveries of segments begun by this node.")
+        self.recoveries_begun = Counter(
+            "recoveries_begun_total", "Recoveries of segments begun by this node."
+        )
         self.recoveries_ended = Counter("recoveries_ended_total", "Those of them after which it was sealed.")
         self.recoveries_failed = Counter("recoveries_failed_total", "Those of them that were given up.")
         self.fences = Counter("fences_total", "Fences promised to a recovery by this node's copies.")

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from ister.callers import Caller
 from ister.errors import BadRequest, IsterError, SegmentFenced, UnknownTopic
 from ister.frame import Corrupt, Frame, FrameHeader, Incomplete, decode
-from ister.protocol.codec import encode_message, encode_header
+from ister.protocol.codec import encode_header, encode_message
 from ister.protocol.replication import Refusal, Replicate, Replicated
 from ister.replication.counters import ReplicationCounters
 from ister.wal.followed import FollowedSegment
@@ -83,7 +83,10 @@ class Follower:
         queue, self._queue = self._queue, deque()
         for caller, message, payload in queue:
             caller.hold(-len(payload))
-            self._take(caller, message, payload)
+            try:
+                self._take(caller, message, payload)
+            except BadRequest as error:
+                caller.refuse(error)
 
     def _not_opened(self, error: BaseException) -> None:
         if isinstance(error, SegmentFenced):

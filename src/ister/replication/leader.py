@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from ister.errors import CorruptSegment, IsterError
 from ister.frame import base_and_count
@@ -20,6 +21,7 @@ from ister.peers import Peers
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.peer import node_of
 from ister.protocol.replication import Refusal, Replicate, Replicated
+from ister.replication.copying import run_checked
 from ister.replication.counters import ReplicationCounters
 from ister.replication.progress import Progress
 from ister.wal.reader import plan_read
@@ -35,6 +37,18 @@ MESSAGE_BYTES = 1024 * 1024
 TELL_SECONDS = 0.05
 """After so long followers are told of a commit point, if nothing that is sent tells them (F5)."""
 NO_LIMIT = 1 << 62
+
+
+class Behind(NamedTuple):
+    """A follower that does not have all that is committed, or gets nothing."""
+
+    member: int
+    lacks: int
+    """How many committed records it is not known to have."""
+    why: str
+    """Why it gets none; empty if it follows."""
+    since: float
+    """Since when it gets none, or has not caught up with what was committed then; by the loop's time."""
 
 
 class Leading:
@@ -66,6 +80,8 @@ class Leading:
         """Since when this node waits for the others to have what it has up to here; one wait at a time."""
         self._lost_since: dict[int, float] = dict.fromkeys(self.followers, self._now())
         """Followers that do not follow, and since when."""
+        self._marks: dict[int, tuple[float, int]] = {}
+        """What was committed at some moment that the follower had not all of, as far as it is known."""
         for member in self.followers:
             streams.add(member, self)
 
@@ -129,17 +145,27 @@ class Leading:
         return asyncio.get_running_loop().time()
 
     def lost_for(self, now: float) -> float:
-        """For how long the follower that is lost longest has been."""
+        """For how long the follower that is lost longest has been. Asked now and then: only at these moments
+        is it seen who is behind, and since when."""
         for member in self.followers:
             if self.progress.is_following(member):
                 self._lost_since.pop(member, None)
             else:
                 self._lost_since.setdefault(member, now)
+            mark = self._marks.get(member)
+            if mark is None or self.progress.synced_end(member) >= mark[1]:
+                self._marks[member] = now, self.segment.committed_end
         return now - min(self._lost_since.values(), default=now)
 
-    def standing(self) -> list[tuple[int, int, str]]:
-        """Each follower that lacks committed records or gets none: who, how many, and why it gets none."""
-        found: list[tuple[int, int, str]] = []
+    @property
+    def lag(self) -> int:
+        """How many committed records the slowest follower is not known to have."""
+        ends = map(self.progress.synced_end, self.followers)
+        return max(0, self.segment.committed_end - min(ends, default=self.segment.committed_end))
+
+    def standing(self) -> list[Behind]:
+        """Each follower that lacks committed records, or gets none."""
+        found: list[Behind] = []
         for member in self.followers:
             lacks = max(0, self.segment.committed_end - self.progress.synced_end(member))
             why = ""
@@ -148,7 +174,10 @@ class Leading:
                 is_connected = self.progress.is_connected(member)
                 why = f"refuses: {refusal}" if refusal else "connects" if is_connected else "not connected"
             if lacks or why:
-                found.append((member, lacks, why))
+                since, _ = self._marks.get(member, (self._now(), 0))
+                found.append(
+                    Behind(member, lacks, why, self._lost_since.get(member, since) if why else since)
+                )
         return found
 
     def _advance(self) -> None:
@@ -205,7 +234,7 @@ class Leading:
                     task = asyncio.get_running_loop().create_task(self._catch_up(member, offset))
                     self._catching_up[member] = task
                 return
-            if not frames:
+            if not frames or end_of(frames[-1]) <= offset:
                 return  # what there is to send is taken, and sent, by the next cycle
             self._send_read(member, offset, frames)
 
@@ -227,9 +256,11 @@ class Leading:
                 offset,
                 MESSAGE_BYTES,
             )
-            found = await self._disk.run(plan.run)
+            found = await self._disk.run(lambda: run_checked(plan))
         except (OSError, CorruptSegment) as error:
             log.error("%s cannot be read for node %d: %s", segment.identity.key, node_of(member), error)
+            if isinstance(error, CorruptSegment) and not self._closed:
+                self._on_lost(error.message)
             return
         finally:
             segment.release()

@@ -306,6 +306,17 @@ class Recoveries:
         if segment_uid in self._running:
             self._running[segment_uid].tell(events.Superseded(recovery, by))
 
+    def restored(self) -> None:
+        """Much of the metadata came at once."""
+        for uid, attempt in list(self._running.items()):
+            place = self._home.copies.place(attempt.topic_uid, uid)
+            if place is None:
+                self.forget(uid)
+            elif place.segment.end_offset is not None:
+                self.sealed(uid, place.segment.end_offset)
+            else:
+                self.begun(uid, place.segment.recovery, place.segment.coordinator)
+
     def forget(self, segment_uid: int) -> None:
         """The topic is gone."""
         self._given_up.pop(segment_uid, None)

@@ -39,9 +39,22 @@ class Watch:
         """Topics whose open segment is being recovered, by whomever, and since when the last one has begun."""
 
     async def run(self) -> None:
+        self.look_at_all()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self._look(asyncio.get_running_loop().time())
+
+    def look_at_all(self) -> None:
+        """After a start, or when much of the metadata came at once: who had begun a recovery may be gone."""
+        now = asyncio.get_running_loop().time()
+        for topic in self._node.metadata.state.topics.values():
+            if topic.open_segment.recovery:
+                self._recovering.setdefault(topic.uid, now)
+
+    def silent_for(self, leader: int) -> float:
+        """For how long a member that leads does not answer, at least, in seconds; 0 if it does."""
+        since = self._silent_since.get(leader)
+        return asyncio.get_running_loop().time() - since if since is not None else 0.0
 
     def wants(self, topic: TopicState) -> None:
         """This node led the segment, and does not any more. If another recovers it, that is waited for."""

@@ -1,8 +1,9 @@
 """One task's share of a topic as Arrow record batches, complete or said not to be.
 
 What can fail: the range is trimmed before or while it is read, the topic is deleted or made again under its
-name, a stored segment is damaged. Each is reported with the exact offsets that are missing (promise 5): an
-error, or with failOnDataLoss=false a warning, after which reading goes on behind them.
+name, a stored segment is damaged, records were given up by an operator. Each is reported with the exact
+offsets that are missing (promise 5): an error, or with failOnDataLoss=false a warning, after which reading
+goes on behind them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pyarrow as pa
 from ister import sync
 from ister.arrow import to_record_batch
 from ister.columns import Flags
-from ister.errors import CorruptSegment, IsterError, OffsetOutOfRange, UnknownTopic
+from ister.errors import CorruptSegment, IsterError, OffsetOutOfRange, RecordsLost, UnknownTopic
 from ister.frame import Frame
 from ister.protocol.messages import TopicDescription
 from ister.spark.planning import Loss, OffsetRange
@@ -78,6 +79,9 @@ class _RangeReader:
             # Trimmed a moment ago, most likely: the next look at the topic says where it begins now.
             if self._offset == before:
                 self._skip_to(min(self._describe_start(), end), error.message)
+            return
+        except RecordsLost as error:
+            self._skip_to(error.offsets[1] if error.offsets else end, error.message, RecordsLost)
             return
         except CorruptSegment as error:
             later = [part.base_offset for part in there.segments if part.base_offset > self._offset]

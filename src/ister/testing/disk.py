@@ -54,6 +54,8 @@ class SimDisk:
         self.latency = latency
         self.faults = Faults(random)
         self.generation = 0  # counts the deaths of processes on this disk
+        self.roll_loss: Callable[[Random], Loss] = roll_loss
+        """How a crash treats what was not synced, where nobody says; a harness may load the dice."""
         self._random = random
         self._trace = trace
         self._tree = Tree()
@@ -75,7 +77,7 @@ class SimDisk:
         """
         self.kill()
         if loss is None:
-            loss = roll_loss(self._random)
+            loss = self.roll_loss(self._random)
         self._tree.crash(self._random, loss)
         files = self._tree.files()
         for _, image in files:
@@ -120,6 +122,10 @@ class SimDisk:
         if not isinstance(node, FileImage):
             raise os_error(errno.ENOENT, path)
         return bytes(node.durable[start:end])
+
+    def cached_bytes(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """What a running process reads there, durable or not; nothing fails."""
+        return bytes(self._image(path).volatile[start:end])
 
     # The disk seam.
 

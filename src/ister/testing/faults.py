@@ -98,6 +98,11 @@ class Faults:
         """The world is well again."""
         self._rules.clear()
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing can go wrong here now; what is only late is not wrong."""
+        return all(rule.delay or rule.count == 0 for rule in self._rules)
+
     def strike(self, operation: str, name: str) -> Rule | None:
         """The first failing rule that applies to this operation now."""
         if not self._rules:

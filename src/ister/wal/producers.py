@@ -40,6 +40,10 @@ class ProducerTable:
             for producer, frames in rows or []
         }
 
+        self.lost_end = 0
+        """Offsets before this were lost at some time (F6): what a producer that was not heard of since had
+        in them is not known, and more of it may have been acknowledged than is known here."""
+
     def __len__(self) -> int:
         return len(self._frames)
 
@@ -61,6 +65,12 @@ class ProducerTable:
                     hint=f"Keep at most {FRAMES_REMEMBERED} batches in flight (max_in_flight).",
                 )
             return None
+        if sequence > expected and last.base_offset < self.lost_end:
+            raise UnknownProducer(
+                f"producer {producer:x} sent sequence {sequence}, {expected} is next as far as is known: "
+                f"what came between may be among the records lost before offset {self.lost_end}",
+                hint="Some of what it sent may be lost. Open a new producer, and send what is missing again.",
+            )
         if sequence > expected:
             raise OutOfSequence(f"producer {producer:x} sent sequence {sequence}, {expected} is next")
         for frame in reversed(frames):

@@ -137,13 +137,15 @@ def recover(
     cut_at: int | None = None,
     is_follower: bool = False,
     is_replicated: bool = False,
+    synced_end: int | None = None,
 ) -> Recovered:
     """Open a segment that exists. `carried` is what the seal before it brought: producers, append time.
 
     A sealed segment must reach its end, and is clipped there (F3). `cut_at` is the committed end in memory of
     a process that goes on after a failed write: the log must reach it too, and frames past it must not come
     back. `is_follower` says that another node led: the marks in the frames prove nothing here. With it, or
-    with `is_replicated`, a tail that is cut is remembered (`ister.wal.doubts`).
+    with `is_replicated`, a tail that is cut is remembered (`ister.wal.doubts`); but not one past `synced_end`,
+    up to which this very process has answered for the log: a failed write left it, and nobody was told of it.
     """
     try:
         file = disk.open(identity.path + ".log")
@@ -163,6 +165,8 @@ def recover(
         if must_reach is not None and state.end_offset < must_reach:
             raise _too_short(identity, state.end_offset, must_reach)
         if sealed_end is None:
+            if synced_end is not None and state.end_offset >= synced_end:
+                state.in_doubt = False
             if is_follower or is_replicated:
                 _settle_doubt(disk, identity, state)
             make_durable(disk, identity, state, checkpointed)

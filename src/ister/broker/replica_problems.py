@@ -1,0 +1,268 @@
+"""What is wrong with the copies of the cluster's segments, and what heals it, in a few lines for people.
+
+It is found from the metadata, from who answers, and from what the nodes say of their own copies (`standing`).
+What is not known is not called wrong. A topic with one replica has no copies to miss: that its node is down
+is said in `cluster_view`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ister.broker.descriptions import clock_time, recovery_detail
+from ister.broker.shortage import Shortage, shortage
+from ister.metadata.state import SegmentState, TopicState
+from ister.protocol.messages import Problem
+from ister.protocol.peer import node_of
+from ister.protocol.standing import Standing
+
+if TYPE_CHECKING:
+    from ister.broker.broker import Broker
+
+_SHOWN = 5
+
+
+def problems(broker: Broker, standings: Mapping[int, Standing]) -> list[Problem]:
+    return [
+        *_under_replicated(broker, shortage(broker, standings)),
+        *_unknown(broker, standings),
+        *_recoveries(broker, standings),
+        *_damaged(broker, standings),
+        *_faults(broker, standings),
+    ]
+
+
+def _under_replicated(broker: Broker, found: Shortage) -> list[Problem]:
+    if not found.segments:
+        return []
+    what = (
+        f"{_counted(found.segments, 'segment')} of {_counted(len(found.topics), 'topic')} "
+        f"({some(list(found.topics))}) {'has' if found.segments == 1 else 'have'} fewer copies than wanted, "
+        f"by {_counted(found.copies, 'copy', 'copies')}: {'; '.join(_reasons(found))}"
+    )
+    return [Problem("under-replicated", what, "; ".join(_remedies(broker, found)))]
+
+
+def _unknown(broker: Broker, standings: Mapping[int, Standing]) -> list[Problem]:
+    """Nodes that are up and were asked, and did not say how their copies are."""
+    metadata = broker.metadata
+    if not standings or all(topic.settings.replicas < 2 for topic in metadata.state.topics.values()):
+        return []
+    asked = [member for member in metadata.state.active_members if metadata.is_alive(member)]
+    silent = [node_of(member) for member in asked if member not in standings]
+    if not silent:
+        return []
+    return [
+        Problem(
+            "copies-unknown",
+            f"{_nodes(silent)} did not say in time how {'its' if len(silent) == 1 else 'their'} copies are",
+            f"look again; if it stays so, look at the log of {_nodes(silent)}",
+        )
+    ]
+
+
+def _has_nodes(broker: Broker, found: Shortage) -> bool:
+    """Whether enough nodes answer for as many copies as are wanted."""
+    state = broker.metadata.state
+    wanted = max(state.topics[name].settings.replicas for name in found.topics)
+    alive = sum(map(broker.metadata.is_alive, state.active_members))
+    return alive >= min(wanted, len(state.active_members))
+
+
+def _reasons(found: Shortage) -> list[str]:
+    reasons = [f"node {node} is down and has {count} of them" for node, count in sorted(found.down.items())]
+    for node, count in sorted(found.gone.items()):
+        reasons.append(f"{count} were on a disk of node {node} that left the cluster")
+    for node, count in sorted(found.incomplete.items()):
+        reasons.append(f"node {node} checks or completes {count}")
+    for node, count in sorted(found.away.items()):
+        reasons.append(f"node {node} does not keep up with {count} that are open ({found.why_away[node]})")
+    if found.unplaced:
+        reasons.append(f"{found.unplaced} were never made")
+    return reasons
+
+
+def _remedies(broker: Broker, found: Shortage) -> list[str]:
+    """What to do now; or what will be done without anybody's help."""
+    config = broker.config
+    has_nodes = _has_nodes(broker, found)
+    remedies: list[str] = []
+    for node in sorted(found.down):
+        then = (
+            f"after {config.repair_after_ms / 1000:g} s without it its copies are made anew on other nodes"
+            if has_nodes
+            else "no other node can take its place"
+        )
+        remedies.append(f"start node {node} again with its own --data-dir; {then}")
+    if (found.gone or found.unplaced) and not has_nodes:
+        remedies.append(
+            "copies that are gone can be made anew once as many nodes are up as copies are wanted"
+        )
+    elif found.gone or found.unplaced:
+        rate = config.repair_bytes_per_second / (1024 * 1024)
+        remedies.append(f"copies are made anew by themselves, at up to {rate:g} MiB/s for each node")
+    if found.incomplete:
+        remedies.append("copies are completed by themselves from other replicas: wait")
+    if found.away:
+        lost = config.replica_lost_ms / 1000
+        remedies.append(
+            f"after {lost:g} s topics go on without a node that gets nothing; if it lasts, look at its log"
+        )
+    return remedies or ["nothing: it heals by itself"]
+
+
+def _recoveries(broker: Broker, standings: Mapping[int, Standing]) -> list[Problem]:
+    """Open segments that lost their leader: by that leader, for there may be many at once."""
+    lost: dict[int, list[TopicState]] = {}
+    for topic in broker.metadata.state.topics.values():
+        segment = topic.open_segment
+        if len(segment.replicas) > 1 and (segment.recovery or not broker.metadata.is_alive(segment.leader)):
+            lost.setdefault(segment.leader, []).append(topic)
+    found: list[Problem] = []
+    for leader, topics in sorted(lost.items()):
+        stuck = [topic for topic in topics if not _may_recover(broker, topic.open_segment)]
+        going = [topic for topic in topics if _may_recover(broker, topic.open_segment)]
+        if going:
+            found.append(_going(broker, leader, going, standings))
+        if stuck:
+            found.append(_stuck(broker, stuck, standings))
+    return found
+
+
+def _may_recover(broker: Broker, segment: SegmentState) -> bool:
+    """Whether so many of its replicas are there that a recovery can find its end: R - Q + 1."""
+    replicas = segment.replicas
+    return _alive(broker, segment) >= len(replicas) - (len(replicas) // 2 + 1) + 1
+
+
+def _alive(broker: Broker, segment: SegmentState) -> int:
+    metadata = broker.metadata
+    return sum(metadata.state.is_active(m) and metadata.is_alive(m) for m in segment.replicas)
+
+
+def _going(
+    broker: Broker, leader: int, topics: list[TopicState], standings: Mapping[int, Standing]
+) -> Problem:
+    why = "is down" if not broker.metadata.is_alive(leader) else "gave them up"
+    what = f"node {node_of(leader)}, which leads {some([one.name for one in topics])}, {why}; "
+    begun = [topic for topic in topics if topic.open_segment.recovery]
+    if not begun:
+        after = broker.config.failover_after_ms / 1000
+        return Problem(
+            "failover",
+            f"{what}another replica takes over",
+            f"nothing: that begins {after:g} s after the node fell silent",
+        )
+    what += _of_recovery(broker, begun[0], standings)
+    return Problem(
+        "recovering",
+        what,
+        "nothing, if it is over in a few seconds; else start the nodes that have not answered",
+    )
+
+
+def _of_recovery(broker: Broker, topic: TopicState, standings: Mapping[int, Standing]) -> str:
+    segment = topic.open_segment
+    since_us = broker.replication.standings.recovering_since_us(topic.uid)
+    since = f" since {clock_time(since_us)}" if since_us is not None else ""
+    detail = recovery_detail(segment, standings)
+    said = f"a recovery of {topic.key_of(segment)} by node {node_of(segment.coordinator)} is under way{since}"
+    return f"{said}: {detail}" if detail else said
+
+
+def _stuck(broker: Broker, topics: list[TopicState], standings: Mapping[int, Standing]) -> Problem:
+    """Too few replicas are left: nothing goes on by itself."""
+    segment = topics[0].open_segment
+    metadata = broker.metadata
+    needed = len(segment.replicas) - (len(segment.replicas) // 2 + 1) + 1
+    away = [m for m in segment.replicas if not (metadata.state.is_active(m) and metadata.is_alive(m))]
+    back = [node_of(m) for m in away if metadata.state.is_active(m)]
+    gone = [node_of(m) for m in away if not metadata.state.is_active(m)]
+    what = (
+        f"{some([one.name for one in topics])} cannot be written: {_alive(broker, segment)} of "
+        f"{len(segment.replicas)} replicas answer, {needed} have to for the end of "
+        f"{topics[0].key_of(segment)} to be found"
+    )
+    if back:
+        what += f"; down: {_nodes(back)}"
+    if gone:
+        what += f"; on disks that left the cluster: {_nodes(gone)}"
+    if segment.recovery:
+        what += f"; {_of_recovery(broker, topics[0], standings)}"
+    return Problem(
+        "topics-wait",
+        what,
+        f"start {_nodes(back or gone)} with the old --data-dir; if that is gone for good, "
+        f"`ister topic recover {topics[0].name}` says what would be lost",
+    )
+
+
+def _damaged(broker: Broker, standings: Mapping[int, Standing]) -> list[Problem]:
+    found: list[Problem] = []
+    keys = _keys(broker) if any(standing.damaged for standing in standings.values()) else {}
+    for member, standing in sorted(standings.items()):
+        node, lost = node_of(member), set(standing.unmendable)
+        names = [keys[uid] for uid in standing.damaged if uid in keys and uid not in lost]
+        worse = [keys[uid] for uid in standing.unmendable if uid in keys]
+        if worse:
+            found.append(
+                Problem(
+                    "damaged-records",
+                    f"records of {some(worse, 'segments')} on node {node} are damaged, and no other copy has "
+                    f"them whole: readers of them get corrupt-segment",
+                    f"bring back a node or a backup that has them; check the disk of node {node}",
+                )
+            )
+        if names:
+            found.append(
+                Problem(
+                    "damaged-copies",
+                    f"node {node} found its copies of {some(names, 'segments')} damaged: they are not served",
+                    f"nothing for the records: good copies are brought from other nodes; check the disk and "
+                    f"the kernel's log of node {node}",
+                )
+            )
+    return found
+
+
+def _keys(broker: Broker) -> dict[int, str]:
+    topics = broker.metadata.state.topics.values()
+    return {segment.uid: topic.key_of(segment) for topic in topics for segment in topic.segments}
+
+
+def _faults(broker: Broker, standings: Mapping[int, Standing]) -> list[Problem]:
+    """Topics whose leader is up and does not take appends to them."""
+    found: list[Problem] = []
+    state = broker.metadata.state
+    for member, standing in sorted(standings.items()):
+        topics = [(state.topic_by_uid(fault.topic_uid), fault.why) for fault in standing.faults]
+        led = [
+            (topic.name, why)
+            for topic, why in topics
+            if topic is not None and topic.open_segment.leader == member and not topic.open_segment.recovery
+        ]
+        if led:
+            node = node_of(member)
+            found.append(
+                Problem(
+                    "topics-broken",
+                    f"node {node} leads {some([name for name, _ in led])} and cannot append: {led[0][1]}",
+                    f"look at the log of node {node}; `ister topic describe {led[0][0]}` shows the topic",
+                )
+            )
+    return found
+
+
+def some(names: list[str], what: str = "topics") -> str:
+    more = len(names) - _SHOWN
+    shown = ", ".join(names[:_SHOWN])
+    return f"{shown} and {more} more {what}" if more > 0 else shown
+
+
+def _nodes(nodes: list[int]) -> str:
+    return ("node " if len(nodes) == 1 else "nodes ") + ", ".join(map(str, nodes))
+
+
+def _counted(count: int, one: str, many: str = "") -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -1,0 +1,104 @@
+"""The scrub's rounds: all sealed segments that this node has, one after the other, at a rate, over and over.
+
+What is found is an error in the log and in the counters, and the copy is not served any more: it is replaced
+from another replica (`completing`). Where there is no other it is only reported, and served as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+
+from ister.errors import IsterError
+from ister.io.clock import Clock
+from ister.io.disk import Disk
+from ister.metadata.store import MetadataStore
+from ister.metrics import Counter
+from ister.replication.completing import Completions
+from ister.replication.copies import Copies, Place
+from ister.replication.scrub import Finding, scrub_log
+
+log = logging.getLogger("ister.replication.scrub")
+
+PAUSE_SECONDS = 60.0
+"""Between two rounds, and before the first."""
+
+
+class Scrubbed(Protocol):
+    """What the scrub needs of its node."""
+
+    member: int
+    metadata: MetadataStore
+    copies: Copies
+    completions: Completions
+
+
+class Scrubbing:
+    def __init__(self, node: Scrubbed, disk: Disk, clock: Clock, bytes_per_second: int) -> None:
+        self._node = node
+        self._disk = disk
+        self._clock = clock
+        self._rate = bytes_per_second
+        self.bytes = Counter("scrubbed_bytes_total", "Bytes of sealed segments that were checked for rot.")
+        self.rounds = Counter(
+            "scrub_rounds_total", "Rounds over all sealed segments here that were finished."
+        )
+        self.findings = Counter("scrub_findings_total", "Damaged copies of sealed segments that these found.")
+
+    async def run(self) -> None:
+        if not self._rate:
+            return
+        while True:
+            await asyncio.sleep(PAUSE_SECONDS)
+            await self.round()
+            self.rounds.add()
+
+    async def round(self) -> None:
+        """Look at everything once. Topics and segments come and go meanwhile."""
+        for topic in list(self._node.metadata.state.topics.values()):
+            for segment in list(topic.segments):
+                if self._node.member in segment.replicas and segment.is_sealed:
+                    await self._look_at(topic.uid, segment.uid)
+            await asyncio.sleep(0)
+
+    async def _look_at(self, topic_uid: int, uid: int) -> None:
+        place = self._place(topic_uid, uid)
+        if place is None:
+            return
+        try:
+            finding = await self._scrub(place)
+            if finding is not None:
+                # A copy that was replaced or removed meanwhile was another file: what is there now counts.
+                place = self._place(topic_uid, uid)
+                finding = await self._scrub(place) if place is not None else None
+        except (IsterError, OSError) as error:
+            log.warning("a sealed segment was not checked: %s", error)
+            return
+        place = self._place(topic_uid, uid)
+        if place is None:
+            return
+        if finding is None:
+            self._node.completions.found_good(place)
+            return
+        if not self._node.completions.is_damaged(uid):
+            self.findings.add()
+        damage = f"at offset {finding.offset}, byte {finding.position}: {finding.reason}"
+        log.error("the scrub found %s damaged %s", place.identity.key, damage)
+        self._node.completions.suspect(place, f"{place.identity.key} is damaged {damage}")
+
+    def _place(self, topic_uid: int, uid: int) -> Place | None:
+        """The segment, if there is a copy here that is served."""
+        place = self._node.copies.place(topic_uid, uid)
+        if place is None or not place.segment.is_sealed or self._node.member not in place.segment.replicas:
+            return None
+        return None if self._node.completions.is_incomplete(uid) else place
+
+    async def _scrub(self, place: Place) -> Finding | None:
+        segment = place.segment
+        assert segment.data_end is not None
+        finding = await scrub_log(
+            self._disk, self._clock, place.identity, segment.data_end, bytes_per_second=self._rate
+        )
+        self.bytes.add(segment.end_position if finding is None else finding.position)
+        return finding

@@ -1,0 +1,187 @@
+"""The logs that this node has of sealed segments: cut at the seal, completed, replaced, taken in, let go.
+
+Fault model: as of `copying` for what comes, of `seal_cut` for what is here. Requests and metadata come in
+any order; a log has one owner at a time (`Copies.lock`), and what it is wanted for is looked up under that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from enum import Enum
+
+from ister.errors import CorruptFrame, NodeUnreachable
+from ister.io.clock import Clock
+from ister.io.disk import Disk, parent
+from ister.replication.background import run_to_end
+from ister.replication.copies import Copies, Place, wanted_of
+from ister.replication.copying import ASIDE, Copied, copy_log, replace_copy
+from ister.replication.sources import CheckedReads
+from ister.wal.seal_cut import cut_at_seal
+from ister.wal.set_aside import TailAside, set_aside
+
+log = logging.getLogger("ister.replication.copies")
+
+SUFFIXES = (
+    ".side",
+    ".log",
+    ASIDE + ".side",
+    ASIDE + ".log",
+    ".doubt",
+    ".doubt.new",
+    ".fence",
+    ".fence.new",
+)
+"""Of a segment's files, in the order in which they are removed: no checkpoint outlives its log."""
+
+Bring = Callable[..., Awaitable[Copied]]
+"""`copy_log` or `replace_copy`."""
+
+
+class Finished(Enum):
+    """What came of an attempt to make a sealed segment's copy whole."""
+
+    WHOLE = "whole"
+    NOT_YET = "not yet"
+    """Who may have what is missing could not be asked."""
+    NOBODY_HAS_IT = "nobody has it"
+    """All who were asked have damaged what is missing here."""
+
+
+class SealedCopies:
+    def __init__(
+        self,
+        copies: Copies,
+        member: int,
+        disk: Disk,
+        clock: Clock,
+        sealed: CheckedReads,
+        *,
+        bytes_per_second: int,
+    ) -> None:
+        self._copies = copies
+        self._member = member
+        self._disk = disk
+        self._clock = clock
+        self._sealed = sealed
+        self._rate = bytes_per_second
+        self.aside: dict[int, list[TailAside]] = {}
+        """By segment: what came back of those that were given up (F6)."""
+
+    async def finish(self, place: Place, sources: list[int], *, is_damaged: bool) -> Finished:
+        """Make the log of a sealed segment end where the seal says, from any of these; one that is damaged is
+        replaced as a whole, with what is good of it where the others are not."""
+        copies, segment = self._copies, place.segment
+        await copies.sealed(place)
+        async with copies.lock(segment.uid):
+            copies.close_fenced(segment.uid)
+            commit = copies.commit_known.get(segment.uid, 0)
+            if segment.lost_from is not None:
+                await self._set_aside(place, segment.lost_from)
+                commit = 0  # what it knows to be committed may be among what was given up
+                if segment.lost_from == segment.base_offset:
+                    return Finished.WHOLE
+            if not is_damaged and await run_to_end(self._disk, lambda: _cut(self._disk, place, commit)):
+                copies.commit_known.pop(segment.uid, None)
+                return Finished.WHOLE
+            if is_damaged:
+                return await self._pull(place, [*sources, self._member], replace_copy)
+            return await self._pull(place, sources, copy_log)
+
+    async def take_in(self, place: Place, sources: list[int], *, is_resumed: bool) -> Finished:
+        """Copy a sealed segment that this node is no replica of. What is here of it is nothing to rely on,
+        unless this process has begun with it."""
+        async with self._copies.lock(place.segment.uid):
+            if not is_resumed:
+                if place.segment.lost_from is not None:
+                    await self._set_aside(place, place.segment.lost_from)
+                await run_to_end(self._disk, lambda: remove_segment_files(self._disk, place.identity.path))
+            return await self._pull(place, sources, copy_log)
+
+    async def _pull(self, place: Place, members: list[int], bring: Bring) -> Finished:
+        """From the first of these on, and from the next where one sends what is no good."""
+        segment, identity = place.segment, place.identity
+        assert segment.data_end is not None
+        wanted, is_corrupt = wanted_of(place, segment.data_end), False
+        for turn in range(max(1, len(members))):  # without anybody too: it may be that nothing is missing
+            order = members[turn:] + members[:turn]
+            source = self._copies.sources.any_of(place.topic.uid, identity, segment, order)
+            try:
+                copied = await bring(self._disk, self._clock, wanted, source, bytes_per_second=self._rate)
+            except NodeUnreachable as error:
+                log.info("%s was not completed: %s", identity.key, error)
+                return Finished.NOT_YET
+            except CorruptFrame as error:
+                log.info("%s was not completed: %s", identity.key, error)
+                is_corrupt = True
+                continue
+            self._sealed.forget(identity.path)
+            fields = {"segment": identity.key, "end": copied.end_offset, "bytes": copied.copied_bytes}
+            log.info("completed", extra={"fields": fields})
+            return Finished.WHOLE
+        return Finished.NOBODY_HAS_IT if is_corrupt else Finished.NOT_YET
+
+    async def _set_aside(self, place: Place, lost_from: int) -> None:
+        """What a node that comes back has of records that were given up is not cut, and not served (F6)."""
+        identity = place.identity
+        self._sealed.forget(identity.path)
+        tails = await run_to_end(self._disk, lambda: set_aside(self._disk, identity, lost_from))
+        self.aside[place.segment.uid] = tails
+        for tail in tails:
+            log.log(
+                logging.WARNING if tail.is_new else logging.INFO,
+                "%s was given up from offset %d on, and its log here has %d to %d: they are set aside in "
+                "%s/%s, and nobody reads them",
+                identity.key,
+                lost_from,
+                tail.from_offset,
+                tail.end_offset - 1,
+                self._disk.location,
+                tail.file,
+            )
+
+    async def remove(self, topic_uid: int, segment_uid: int, is_wanted: Callable[[int], bool]) -> None:
+        """Let go of the files of a sealed segment that is not this node's to keep, if that is still so."""
+        copies = self._copies
+        place = copies.place(topic_uid, segment_uid)
+        if place is None or not place.segment.is_sealed:
+            return
+        await copies.sealed(place)
+        async with copies.lock(segment_uid):
+            place = copies.place(topic_uid, segment_uid)  # as it is now: others had the lock
+            if place is None or self._member in place.segment.replicas or is_wanted(segment_uid):
+                return
+            path = place.identity.path
+            copies.close_fenced(segment_uid)
+            copies.commit_known.pop(segment_uid, None)
+            self._sealed.forget(path)
+            if place.segment.lost_from is not None:
+                await self._set_aside(place, place.segment.lost_from)
+            log.info("removing a copy that is kept elsewhere", extra={"fields": {"path": path}})
+            await run_to_end(self._disk, lambda: remove_segment_files(self._disk, path))
+
+
+def remove_segment_files(disk: Disk, path: str) -> None:
+    """All that belongs to a segment's log. What was set aside for an operator has other names, and stays."""
+    directory = parent(path)
+    if disk.exists(directory):
+        for suffix in SUFFIXES:
+            disk.remove(path + suffix)
+        disk.sync_directory(directory)
+
+
+def _cut(disk: Disk, place: Place, known_commit: int) -> bool:
+    """Cut the log at the sealed end; whether it reaches it."""
+    identity, state = place.identity, place.segment
+    assert state.data_end is not None
+    if not disk.exists(identity.path + ".log"):
+        return False
+    found = cut_at_seal(
+        disk,
+        identity,
+        state.data_end,
+        known_commit=known_commit,
+        carried=state.carried_producers,
+        last_append_time_us=state.carried_append_time_us,
+    )
+    return found.is_complete
