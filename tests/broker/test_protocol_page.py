@@ -13,7 +13,7 @@ from broker_helpers import append_request, frame_of, request
 from ister.broker import connection, receiving, requests
 from ister.errors import IsterError, UnknownTopic, _tree
 from ister.frame import FrameHeader
-from ister.protocol import messages
+from ister.protocol import messages, recovery
 from ister.protocol.codec import MAX_HEADER_BYTES, encode_appended, encode_failure, encode_preamble
 from ister.protocol.messages import Kind
 
@@ -65,6 +65,9 @@ def test_every_answer_is_on_the_page_with_its_fields_in_order() -> None:
         messages.SegmentDescription,
         messages.CopyDescription,
         messages.Failure,
+        recovery.TopicRecovery,
+        recovery.ReplicaReach,
+        recovery.LostRecords,
     ]
     for answer in answers:
         fields = ", ".join(f"`{field}`" for field in answer.__struct_fields__)

@@ -24,6 +24,7 @@ from ister.protocol.messages import (
     TopicDescription,
     TopicSettings,
 )
+from ister.protocol.recovery import TopicRecovery
 from ister.settings import validate_settings
 
 APPENDED_AT_US = 1_700_000_000_000_000
@@ -109,6 +110,8 @@ class FakeLog:
         """What `cluster` answers, one after the other; the last one for ever."""
         self.nodes: dict[str, FakeNode] = {}
         """Who answers at other addresses."""
+        self.recovery: TopicRecovery | None = None
+        """How it stands with the open segment of whichever topic is asked for."""
         self.administered: list[tuple[object, ...]] = []
         self.detail = ""
 
@@ -164,6 +167,15 @@ class FakeLog:
         if isinstance(found, IsterError):
             raise found
         return found
+
+    async def recovery_of(self, topic: str) -> TopicRecovery:
+        self._find(topic)
+        assert self.recovery is not None
+        return self.recovery
+
+    async def accept_loss(self, shown: TopicRecovery, *, node_stopped: bool) -> TopicRecovery:
+        self.administered.append(("accept_loss", shown.segment_uid, node_stopped))
+        return msgspec.structs.replace(shown, accepted=True)
 
     async def transfer_leader(self, node_id: int = 0) -> NodeAnswer:
         self.administered.append(("transfer_leader", node_id))

@@ -1,9 +1,9 @@
 """Many seeds: `python -m tests.cluster.run --seeds 2000 --first-seed 0 --jobs 2 [--report FILE]`.
 
-`--seed 17` runs one alone. With `--replicas 3` segments are on several disks, and disks are lost and rot: that
-is `tests.replicas_sim`. Every hundredth seed runs twice, and must give the same trace (checker 15). A seed that
-fails is printed with what it broke, the end of its trace, and the command that replays it; the exit code is
-then 1.
+`--seed 17` runs one alone. With `--replicas 3` segments are on several disks, and disks are lost and rot:
+that is `tests.replicas_sim`. Every hundredth seed runs twice, and must give the same trace (checker 15). A
+seed that fails is printed with what it broke, the end of its trace, and the command that replays it; the exit
+code is then 1.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def report(verdicts: Sequence[Verdict], seconds: float, replicas: int = 1) -> st
             f"# Simulation of {title}: the last full run",
             "",
             "Written by `python -m tests.cluster.run --report`. Three or five brokers and their clients a",
-            f"seed; the checkers are in `ister.testing.checkers` and `tests/{folder}/watch.py`, the faults in",
-            f"`tests/{folder}/nemesis.py`.",
+            "seed; the checkers are in `ister.testing.checkers` and `watch.py`, the faults in",
+            f"`nemesis.py`, of `tests/{folder}`.",
             "",
             "| | |",
             "|---|---|",

@@ -175,6 +175,27 @@ def test_f6_a_tail_that_comes_back_is_set_aside_and_reported_and_never_served() 
     run_story(story)
 
 
+def test_a_disk_that_was_wiped_cannot_come_back_and_its_node_may_lead_what_follows() -> None:
+    async def story(world: World) -> None:
+        async with world.connect() as log:
+            await log.append("t", numbers(5))
+        leader = world.leader_of("t")
+        leader.kill(power=True)
+        leader.wipe()
+        await leader.start(join=f"{world.up[0].host}:6001")
+        await world.settle()
+        async with world.connect(leader.node_id) as log:
+            shown = await waiting(log)
+            assert (shown.silent, shown.leader_starts, shown.replicas[0].state) == ([], 0, "gone")
+            assert "on a disk that is not in the cluster any more" in shown.why
+            end = (await give_up(log)).lost_end
+            await log.append("t", [b"after"])
+            assert await values_from(log, end) == [b"after"]
+        assert await aside(leader) == []
+
+    run_story(story)
+
+
 def test_a_leader_that_is_alive_is_not_given_up() -> None:
     async def story(world: World) -> None:
         async with world.connect() as log:

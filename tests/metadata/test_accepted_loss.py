@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ister.metadata.chain import MAX_LOST_RANGES
-from ister.metadata.commands import AnyCommand, Result, TrimTopic
+from ister.metadata.commands import AlterTopic, AnyCommand, Result, TrimTopic
 from ister.metadata.state import ClusterState, LostRange
 from tests.metadata.chains import (
     NEW_TWO,
@@ -49,13 +50,14 @@ def test_f6_the_segment_is_sealed_past_what_may_have_been_given_out_and_the_rang
     assert apply(state, accept_loss(TOPIC, 2, 4010, 10)) is Result.STALE
 
 
-def test_f6_the_next_segment_knows_no_producers_and_goes_on_in_time() -> None:
+def test_f6_the_next_segment_knows_the_producers_that_the_command_names_and_goes_on_in_time() -> None:
     rows = [(7, [(0, 1, 0, 5)])]
     state = with_topic()
-    the_topic(state).open_segment.carried_producers = list(rows)
-    assert apply(state, accept_loss(TOPIC, 2, 40, 10)) is Result.APPLIED
+    the_topic(state).open_segment.carried_producers = [(8, [(0, 1, 0, 5)])]
+    command = msgspec.structs.replace(accept_loss(TOPIC, 2, 40, 10), producers=rows)
+    assert apply(state, command) is Result.APPLIED
     lost, opened = the_topic(state).segments[1:]
-    assert (lost.carried_producers, opened.carried_producers) == ([], [])
+    assert (lost.carried_producers, opened.carried_producers) == ([], rows)
     assert lost.last_append_time_us == opened.carried_append_time_us == 10, "what the seal before brought"
 
 
@@ -73,6 +75,19 @@ def test_f6_a_recovery_that_was_begun_ends_with_it() -> None:
     assert apply(state, accept_loss(TOPIC, 1, 40, 5)) is Result.APPLIED
     assert apply(state, seal(TOPIC, 1, 7, by=ONE, recovery=5)) is Result.STALE
     assert apply(state, seal(TOPIC, 1, 7, by=TWO)) is Result.STALE
+
+
+def test_f6_the_highest_limit_that_the_leader_may_have_had_is_kept_while_the_segment_is_open() -> None:
+    state = with_topic()
+    default = the_topic(state).settings.segment_records
+    for value, limit in ((10, default), (2 * default, 2 * default), (20, 2 * default)):
+        assert apply(state, AlterTopic(TOPIC, {"segment_records": value})) is Result.APPLIED
+        assert the_topic(state).open_segment.records_limit == limit
+    for known, expected in ((default, Result.REFUSED), (2 * default, Result.APPLIED)):
+        command = msgspec.structs.replace(accept_loss(TOPIC, 2, 40, 10), records_limit=known)
+        result, detail = result_of(state, command)
+        assert (result, "was raised to" in detail) == (expected, expected is Result.REFUSED)
+    assert [one.records_limit for one in the_topic(state).segments] == [0, 0, 20]
 
 
 @pytest.mark.parametrize(

@@ -306,7 +306,7 @@ def test_r3_no_number_is_too_large_or_too_small_to_have_a_result(number: int) ->
         seal(4, 1, 10, recovery=number, replicas=[number]),
         AcceptLoss(4, 1, number, number, [number], number, number, number, True),
         AcceptLoss(4, 1, 10, ONE, [ONE], number, number, ONE, True),
-        AcceptLoss(4, 1, number, ONE, [ONE], 0, number, ONE, True, number, number, number),
+        AcceptLoss(4, 1, number, ONE, [ONE], 0, number, ONE, True, number, number, number, [], number),
     ):
         apply(state, command)
         assert ClusterState.from_bytes(state.to_bytes()).to_bytes() == state.to_bytes()

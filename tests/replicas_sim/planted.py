@@ -162,9 +162,7 @@ def a_wiped_replica_counts_as_an_empty_one() -> Planted:
         found = members(self)
         return Members(found.active | {*self._segment.replicas}, found.substitutes)
 
-    def seal(
-        self: NodeReplication, topic: TopicState, found: ProposeSeal, *rest: Any
-    ) -> SealSegment:
+    def seal(self: NodeReplication, topic: TopicState, found: ProposeSeal, *rest: Any) -> SealSegment:
         made = make_seal(self, topic, found, *rest)
         return msgspec.structs.replace(made, replicas=[as_it_is_now(self, m) for m in made.replicas])
 
@@ -227,11 +225,5 @@ FOUND_BY_SEEDS: dict[Plant, int] = {
     an_old_leaders_tail_is_served: 10,
     a_copy_is_repaired_from_a_corrupt_one: 5,
 }
-"""Each with the number of seeds, from 0 on, within which random faults find it."""
-
-FOUND_BY_SCHEDULE: tuple[Plant, ...] = (
-    a_wiped_replica_counts_as_an_empty_one,
-    a_fence_is_not_durable,
-)
-"""Those that random faults find too seldom: a directed schedule finds each at once."""
-
+"""Each with the number of seeds, from 0 on, within which random faults find it. `test_planted_bugs` has the
+directed schedules: of those that random faults find too seldom, and of some more."""

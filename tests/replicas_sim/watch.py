@@ -24,7 +24,7 @@ from ister.metadata.commands import AnyCommand, BeginRecovery, Outcome, Result, 
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.peer import node_of
 from ister.replication import copies as product_copies
-from ister.replication import fences, recovering
+from ister.replication import recovering
 from ister.replication.failover_events import Done, GiveUp, Reason
 from ister.testing.history import History
 from ister.wal.segment import FsyncPolicy, Segment
@@ -139,7 +139,7 @@ class ReplicaWatch(Watch):
     def hooks(self) -> list[tuple[object, str, object]]:
         return [
             *super().hooks(),
-            (product_copies, "write_fence", self._watched_fence(fences.write_fence)),
+            (product_copies, "write_fence", self._watched_fence(vars(product_copies)["write_fence"])),
             (recovering.Attempt, "run", self._watched_attempt(recovering.Attempt.run)),
             (InvariantBroken, "__init__", self._watched_invariant(InvariantBroken.__init__)),
         ]

@@ -102,7 +102,8 @@ def test_what_a_follower_has_synced_and_nobody_has_committed_is_not_read() -> No
             leader, follower = world.leader_of("t"), followers(world, "t")[0]
             uid = leader.topic("t").state.open_segment.uid
             streams = leader.broker.replication.streams
-            heard, streams.answered = streams.answered, lambda member, header: None  # type: ignore[method-assign]
+            heard = streams.answered
+            streams.answered = lambda member, header: None  # type: ignore[method-assign]
             appending = asyncio.get_running_loop().create_task(log.append("t", numbers(1, 5)))
             copy = follower.broker.replication.copies.follower(uid)
             assert copy is not None

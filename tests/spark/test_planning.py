@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from ister import sync
-from ister.errors import ConfigError, CorruptSegment, OffsetOutOfRange, UnknownTopic
+from ister.errors import ConfigError, CorruptSegment, OffsetOutOfRange, RecordsLost, UnknownTopic
 from ister.frame import Frame, decode, encode, stamp
 from ister.spark.options import parse_read_options
 from ister.spark.planning import Loss, OffsetRange, divide, plan
@@ -155,9 +155,16 @@ def test_a_topic_made_again_under_its_name_is_not_mistaken_for_the_planned_one(
 class FakeLog:
     """A topic of frames of ten records, ten records a segment, that loses some while it is read."""
 
-    def __init__(self, end: int, *, damaged: int | None = None, trimmed_to: int | None = None) -> None:
+    def __init__(
+        self,
+        end: int,
+        *,
+        damaged: int | None = None,
+        trimmed_to: int | None = None,
+        lost: tuple[int, int] | None = None,
+    ) -> None:
         self.start, self.end = 0, end
-        self.damaged, self.trimmed_to = damaged, trimmed_to
+        self.damaged, self.trimmed_to, self.lost = damaged, trimmed_to, lost
 
     def describe_topic(self, topic: str) -> Any:
         segments = [SimpleNamespace(base_offset=base) for base in range(self.start, self.end, 10)]
@@ -170,6 +177,8 @@ class FakeLog:
         for base in range(start - start % 10, end, 10):
             if base == self.damaged:
                 raise CorruptSegment(f"segment at {base} is damaged")
+            if self.lost is not None and self.lost[0] <= base < self.lost[1]:
+                raise RecordsLost(f"offset {base} is lost", offsets=self.lost)
             if base < self.start:
                 raise OffsetOutOfRange(f"offset {base} is not there")
             yield frame_at(base)
@@ -197,6 +206,8 @@ def bases_read(log: FakeLog, start: int, end: int, *, fails: bool) -> list[int]:
         (FakeLog(60, damaged=50), "offsets 50 to 59", [0, 10, 20, 30, 40]),
         (FakeLog(60, trimmed_to=40), "offsets 10 to 39", [0, 40, 50]),
         (FakeLog(60, trimmed_to=60), "offsets 10 to 59", [0]),
+        (FakeLog(60, lost=(20, 40)), "offsets 20 to 39", [0, 10, 40, 50]),
+        (FakeLog(60, lost=(20, 7000)), "offsets 20 to 59", [0, 10]),
         (FakeLog(40), "offsets 40 to 59", [0, 10, 20, 30]),
         (FakeLog(0), "offsets 0 to 59", []),
     ],
@@ -208,6 +219,6 @@ def test_what_is_missing_is_named_exactly_and_the_rest_is_read_if_that_is_wanted
     assert bases_read(log, 0, 60, fails=False) == left
     assert caplog.text.count("DATA LOSS") == 1 and missing in caplog.text
     log.start = 0
-    kind = OffsetOutOfRange if log.damaged is None else CorruptSegment
+    kind = RecordsLost if log.lost else OffsetOutOfRange if log.damaged is None else CorruptSegment
     with pytest.raises(kind, match=missing):
         bases_read(log, 0, 60, fails=True)

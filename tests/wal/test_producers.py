@@ -89,3 +89,17 @@ def test_refusing_the_uncommitted_leaves_the_fold_of_what_is_left(
         fold.record(*row)
     assert whole.without_records_past(end).rows() == fold.rows()
     assert ProducerTable(whole.rows()).rows() == whole.rows()
+
+
+def test_f6_a_producer_whose_records_may_be_lost_is_not_told_to_send_earlier_ones_first() -> None:
+    """What it was acknowledged in between is gone: it would wait for ever for its turn."""
+    table = table_with(3)
+    table.lost_end = 5000
+    assert table.check(5, 6, 1, FAR) is None, "its next one, as far as is known"
+    assert table.check(5, 4, 2, FAR) is not None, "a repeat of what is still there"
+    with pytest.raises(UnknownProducer, match="sent sequence 8, 6 is next as far as is known") as told:
+        table.check(5, 8, 1, FAR)
+    assert "Open a new producer" in told.value.hint
+    table.record(5, 6, 1, 5000, 9)
+    with pytest.raises(OutOfSequence):
+        table.check(5, 8, 1, FAR)

@@ -1,8 +1,8 @@
 """Reading an open segment at a node that follows it: committed records only, as far as that node knows (F5).
 
 What is committed is the leader's to say, with each message or within 50 ms. So a follower may be a little
-behind, and one that was cut off far behind: it never says where the topic ends, and for who finds nothing here
-the leader is asked. One that was fenced, is opening, or found its copy damaged does not answer at all.
+behind, and one that was cut off far behind: it never says where the topic ends, and whoever finds nothing
+here gets the leader's answer. One that was fenced, is opening, or is damaged does not answer at all.
 """
 
 from __future__ import annotations

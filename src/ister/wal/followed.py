@@ -1,10 +1,10 @@
 """A segment of which another node is the leader: its frames come as that node has stamped them.
 
-They are queued and made durable as own appends are, with the node's group commit; whoever sent them is told when
-they are. What is committed is the leader's to say: readers here see no more than that (F5).
+They are queued and made durable as own appends are, with the node's group commit; whoever sent them is told
+when they are. What is committed is the leader's to say: readers here see no more than that (F5).
 
-Fault model: as of `segment`. A write or sync that fails ends this replica's part in the segment: it answers nothing
-more (P1), and its log is looked at anew by whoever recovers or repairs it.
+Fault model: as of `segment`. A write or sync that fails ends this replica's part in the segment: it answers
+nothing more (P1), and its log is looked at anew by whoever recovers or repairs it.
 """
 
 from __future__ import annotations
