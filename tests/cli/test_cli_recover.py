@@ -1,4 +1,4 @@
-"""`ister topic recover`: what a topic waits for, and accepting a loss; and what readers of lost offsets are shown."""
+"""`ister topic recover`: what a topic waits for, and accepting a loss; and what readers of one are shown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ WAITS = TopicRecovery(
     lost=[],
     notes=[],
 )
-OPEN = msgspec.structs.replace(WAITS, state="open", why="", refusal="node 2 leads default/a:3, and it answers")
+OPEN = msgspec.structs.replace(
+    WAITS, state="open", why="", refusal="node 2 leads default/a:3, and it answers"
+)
 ASKED = ("topic", "recover", "a")
 
 
@@ -111,14 +113,18 @@ def test_a_loss_is_recorded_when_it_is_asked_for_in_full(cli: Ister, log: FakeLo
     outcome = cli(*ASKED, "--accept-loss", "--node-stopped", "--yes")
     assert (outcome.code, log.administered) == (0, [("accept_loss", 17, True)])
     assert "to be recorded as lost in default/a: offsets 1,200 to 71,110,063" in outcome.err
-    assert outcome.out.decode().startswith("recorded as lost in default/a: offsets 1,200 to 71,110,063 (47 records")
+    assert outcome.out.decode().startswith(
+        "recorded as lost in default/a: offsets 1,200 to 71,110,063 (47 records"
+    )
     assert "The topic goes on from offset 71,110,064;" in outcome.out.decode()
     as_json = cli(*ASKED, "--accept-loss", "--node-stopped", "--yes", "--output", "json")
     assert only_object(as_json.out)["accepted"] is True
     assert as_json.err == ""
 
 
-def test_the_range_is_shown_and_the_statement_that_the_node_is_stopped_is_demanded(cli: Ister, log: FakeLog) -> None:
+def test_the_range_is_shown_and_the_statement_that_the_node_is_stopped_is_demanded(
+    cli: Ister, log: FakeLog
+) -> None:
     outcome = cli(*ASKED, "--accept-loss", "--yes")
     assert (outcome.code, log.administered) == (2, [])
     assert "to be recorded as lost in default/a: offsets 1,200 to 71,110,063" in outcome.err

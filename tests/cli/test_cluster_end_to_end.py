@@ -297,3 +297,40 @@ def test_dev_brings_a_cluster_up_in_one_command_and_the_same_one_back(tmp_path: 
             dev.send_signal(signal.SIGTERM)
             assert dev.wait(PATIENCE_S) == 0
     assert ids[0] == ids[1]
+
+
+def test_f6_a_topic_whose_node_is_gone_goes_on_when_the_loss_is_accepted(cluster: list[Node]) -> None:
+    assert cluster[0].ister("topic", "create", "events", "--replicas", "1").returncode == 0
+    assert cluster[0].ister("put", "events", "--lines", stdin=b"a\nb\nc\n").returncode == 0
+    gone = cluster[leader_of(cluster[0], "events") - 1]
+    asked = next(node for node in cluster[:3] if node is not gone)
+    refused = asked.ister("topic", "recover", "events", "--accept-loss", "--node-stopped", "--yes")
+    assert refused.returncode == 1 and b"it answers" in refused.stderr
+    gone.stop(signal.SIGKILL)
+    told = asked.ister("topic", "recover", "events")
+    assert told.returncode == 1
+    assert f"led by node {gone.node_id}, which does not answer" in told.stdout.decode()
+    assert b"--accept-loss --node-stopped" in told.stdout
+    done = asked.ister(
+        "topic", "recover", "events", "--accept-loss", "--node-stopped", "--yes", "--output", "json"
+    )
+    assert done.returncode == 0, done.stderr
+    lost = json.loads(done.stdout)
+    assert (lost["accepted"], lost["lost_from"]) == (True, 0)
+    assert asked.ister("put", "events", "after").returncode == 0
+    read = asked.ister("get", "events", "1")
+    assert (read.returncode, read.stdout) == (5, b"")
+    assert f"Read on from offset {lost['lost_end']}." in read.stderr.decode()
+    assert asked.ister("get", "events", str(lost["lost_end"])).stdout == b"after\n"
+    gone.start()
+    wait_until_healthy(asked, 3)
+    assert asked.ister("topic", "recover", "events").returncode == 0
+    assert gone.ister("get", "events", "1").returncode == 5
+    for _ in range(50):  # each look takes a while
+        notes = asked.objects("topic", "describe", "events")[0]["notes"]
+        if any("offsets 0 to 2" in note and "set aside" in note for note in notes):
+            break
+    else:
+        raise AssertionError(notes)
+    aside = [path.name for path in gone.data_dir.glob("segments/*/*.log") if ".lost-" in path.name]
+    assert [name.partition(".")[2] for name in aside] == ["lost-0-3.log"]

@@ -1,4 +1,4 @@
-"""What the stories of a loss have in common: a topic that waits for its node, and an operator who gives it up."""
+"""What the stories of a loss share: a topic that waits for its node, and an operator who gives it up."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import ister
+from ister.errors import RecordsLost
 from ister.protocol.recovery import TopicRecovery
 from tests.cluster_world import World, WorldNode
 
@@ -21,6 +22,12 @@ async def others(world: World, *gone: WorldNode) -> AsyncIterator[ister.Log]:
     known = [node.node_id for node in world.nodes.values() if node not in gone]
     async with world.connect(*known) as log:
         yield log
+
+
+async def settled_leader(world: World) -> WorldNode:
+    """Who leads, once no handoff is under way any more."""
+    await asyncio.sleep(1)
+    return world.leader_of("t")
 
 
 async def waiting(log: ister.Log, topic: str = "t") -> TopicRecovery:
@@ -56,6 +63,18 @@ async def aside(node: WorldNode) -> list[str]:
         for name in disk.list(f"segments/{directory}")
         if ".lost-" in name and name.endswith(".log")
     ]
+
+
+async def up_to_the_loss(log: ister.Log, topic: str = "t") -> tuple[list[bytes | None], RecordsLost]:
+    """What is read from the topic's start on, until the reader is told that the rest is lost."""
+    seen: list[bytes | None] = []
+    records = aiter(log.read(topic))
+    while True:
+        try:
+            record = await anext(records)
+        except RecordsLost as error:
+            return seen, error
+        seen.append(record.value)
 
 
 async def values_from(log: ister.Log, offset: int, topic: str = "t") -> list[bytes | None]:

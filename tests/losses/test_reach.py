@@ -1,4 +1,4 @@
-"""What may be given up of a segment, by what its replicas answer: only what the cluster cannot find itself (F6)."""
+"""What may be given up of a segment, by what its replicas answer: what the cluster cannot find (F6)."""
 
 from __future__ import annotations
 

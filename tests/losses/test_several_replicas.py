@@ -11,8 +11,9 @@ import pytest
 import ister
 from ister.errors import BadRequest, RecordsLost, UnknownProducer
 from ister.protocol.peer import node_of
+from ister.replication.copying import Copied
 from tests.cluster_world import World, WorldNode, run_story
-from tests.losses.stories import aside, give_up, numbers, others, values_from, waiting
+from tests.losses.stories import aside, give_up, numbers, others, up_to_the_loss, values_from, waiting
 
 
 class Split(NamedTuple):
@@ -75,18 +76,17 @@ def test_f6_what_the_last_replica_has_is_kept_and_the_rest_is_given_up() -> None
             await log.append("t", [b"after"])
         for node in world.up:
             async with world.connect(node.node_id) as log:
-                seen = []
-                with pytest.raises(RecordsLost) as caught:
-                    async for record in log.read("t"):
-                        seen.append(record.value)
-                assert (seen, caught.value.offsets) == (numbers(4), (4, end))
+                seen, told = await up_to_the_loss(log)
+                assert (seen, told.offsets) == (numbers(4), (4, end))
                 assert await values_from(log, end) == [b"after"]
 
     run_story(story, **SETTINGS)
 
 
 @pytest.mark.parametrize("seconds", [0, 120], ids=["at once", "when others have taken their places"])
-def test_f6_longer_logs_that_come_back_are_set_aside_and_the_kept_part_is_whole_everywhere(seconds: int) -> None:
+def test_f6_longer_logs_that_come_back_are_set_aside_and_the_kept_part_is_whole_everywhere(
+    seconds: int,
+) -> None:
     async def story(world: World) -> None:
         found = await left_behind(world)
         async with others(world, *found.ahead) as log:
@@ -101,11 +101,8 @@ def test_f6_longer_logs_that_come_back_are_set_aside_and_the_kept_part_is_whole_
         found.behind.kill(power=True)
         await asyncio.sleep(3)
         async with others(world, found.behind) as log:
-            seen = []
-            with pytest.raises(RecordsLost) as caught:
-                async for record in log.read("t"):
-                    seen.append(record.value)
-            assert (seen, caught.value.offsets) == (numbers(4), (4, end)), "others have it too by now"
+            seen, told = await up_to_the_loss(log)
+            assert (seen, told.offsets) == (numbers(4), (4, end)), "others have it too by now"
 
     run_story(story, **SETTINGS, repair_after_ms=5_000)
 
@@ -163,9 +160,44 @@ def test_a_loss_that_would_be_larger_than_shown_is_refused() -> None:
         found = await left_behind(world)
         async with others(world, *found.ahead) as log:
             less = msgspec.structs.replace(await waiting(log), lost_from=5)
-            with pytest.raises(BadRequest, match="offsets from 4 on would be lost, and those from 5 on were shown"):
+            with pytest.raises(
+                BadRequest, match="offsets from 4 on would be lost, and those from 5 on were shown"
+            ):
                 await log.accept_loss(less, node_stopped=True)
             assert (await give_up(log)).lost_from == 4
+
+    run_story(story, **SETTINGS)
+
+
+def test_what_is_recovered_while_its_loss_is_being_accepted_is_not_given_up_nor_is_what_follows_it() -> None:
+    async def story(world: World) -> None:
+        async with world.connect() as log:
+            await log.append("t", numbers(5))
+            await asyncio.sleep(1)
+        leader = world.leader_of("t")
+        replicas = [world.nodes[node_of(m)] for m in leader.topic("t").state.open_segment.replicas]
+        for node in replicas[:2]:
+            node.kill(power=True)
+        last = replicas[2]
+        fold = last.broker.replication.copies.fold
+
+        async def comes_back_meanwhile(topic_uid: int, segment_uid: int, end_offset: int) -> Copied:
+            folded = await fold(topic_uid, segment_uid, end_offset)
+            if not replicas[1].is_up:
+                await replicas[1].start()
+                async with asyncio.timeout(60):
+                    while len(last.topic("t").state.segments) == 1:  # noqa: ASYNC110
+                        await asyncio.sleep(0.1)
+            return folded
+
+        async with others(world, *replicas[:2]) as log:
+            shown = await waiting(log)
+            last.broker.replication.copies.fold = comes_back_meanwhile  # type: ignore[method-assign]
+            with pytest.raises(BadRequest, match="has all of its records"):
+                await log.accept_loss(shown, node_stopped=True)
+            await log.append("t", numbers(1, 5))
+            assert await values_from(log, 0) == numbers(6)
+        assert last.topic("t").state.lost == []
 
     run_story(story, **SETTINGS)
 
@@ -185,13 +217,12 @@ def test_a_leader_that_is_left_alone_after_a_restart_is_the_replica_that_is_kept
         await leader.start()
         async with others(world, *followers) as log:
             given_up = await give_up(log)
-            assert (given_up.lost_from, sorted(given_up.silent)) == (5, sorted(one.node_id for one in followers))
+            assert (given_up.lost_from, sorted(given_up.silent)) == (
+                5,
+                sorted(one.node_id for one in followers),
+            )
             await log.append("t", [b"after"])
-            seen = []
-            with pytest.raises(RecordsLost):
-                async for record in log.read("t"):
-                    seen.append(record.value)
-            assert seen == numbers(5)
+            assert (await up_to_the_loss(log))[0] == numbers(5)
 
     run_story(story, **SETTINGS)
 

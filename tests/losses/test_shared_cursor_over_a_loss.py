@@ -1,4 +1,4 @@
-"""GET of the text protocol over records that were given up: told once, with their range, and then passed (F6, S5)."""
+"""GET of the text protocol over records that were given up: told once, with their range, then passed (F6)."""
 
 from __future__ import annotations
 

@@ -41,7 +41,9 @@ def test_a_loss_is_not_worth_another_try() -> None:
 
 
 @pytest.mark.parametrize("last_append_time_us", [0, 33])
-def test_retention_counts_the_age_of_a_lost_segment_from_when_it_was_given_up(last_append_time_us: int) -> None:
+def test_retention_counts_the_age_of_a_lost_segment_from_when_it_was_given_up(
+    last_append_time_us: int,
+) -> None:
     state = lost(at_us=5_000_000, last_append_time_us=last_append_time_us)
     apply(state, AlterTopic(TOPIC, {"retention_ms": 1000}))
     for now_us, kept in ((900_000, 0), (5_900_000, 10), (6_000_000, 4010)):

@@ -38,6 +38,9 @@ class DurableCopies:
         counts for all of it, until it is whole again."""
         self._damaged.add((member, segment_uid))
 
+    def is_damaged(self, member: int, segment_uid: int) -> bool:
+        return (member, segment_uid) in self._damaged
+
     def frames(self, segment_uid: int) -> list[FrameHeader]:
         return self._frames.get(segment_uid, [])
 

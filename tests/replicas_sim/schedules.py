@@ -151,6 +151,30 @@ def an_old_leader_comes_back_with_a_tail() -> None:
     play(script)
 
 
+def a_short_copy_is_completed_while_its_source_is_rotten() -> None:
+    """A corrupt copy is replaced, and is nobody's source."""
+
+    async def script(world: World) -> None:
+        leader, (follower, _) = await world.make_topic(segment_records=4)
+        async with world.at(leader) as log:
+            for number in range(5):
+                await world.send(log, "t", b"%d" % number * 20)
+        await world.until(lambda: world.segment(number=1).is_sealed)
+        await asyncio.sleep(2)
+        sealed, topic = world.segment(number=1), world.topic(leader).state
+        path = world.path(sealed) + ".log"
+        world.nodes[follower].kill()
+        world.nodes[follower].disk.tear(path, 10)
+        world.nodes[leader].disk.rot(path, sealed.end_position - 5)
+        await world.nodes[follower].start()
+        await world.nodes[follower].running.metadata.announced.wait()
+        member = world.nodes[follower].running.metadata.member
+        await world.until(lambda: world.watch.copies.is_whole(member, topic, sealed))
+        await world.judge("t")
+
+    play(script, scrub_bytes_per_second=0)
+
+
 def the_coordinator_is_behind_and_alone() -> None:
     """F2: the two that have what was acknowledged are away. Its own log is short, and it must wait."""
 

@@ -23,6 +23,9 @@ SCHEDULES: dict[Plant, Callable[[], None]] = {
     ),
     planted.a_fence_is_not_durable: schedules.a_fenced_replica_loses_power_before_the_seal,
     planted.the_longest_is_chosen_among_too_few: schedules.the_coordinator_is_behind_and_alone,
+    planted.a_copy_is_repaired_from_a_corrupt_one: (
+        schedules.a_short_copy_is_completed_while_its_source_is_rotten
+    ),
     planted.an_old_leaders_tail_is_served: schedules.an_old_leader_comes_back_with_a_tail,
 }
 

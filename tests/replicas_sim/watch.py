@@ -5,6 +5,7 @@ Besides what `tests.cluster.watch` looks at:
 - A segment acknowledges: the frame is in the synced images of Q of its replicas (invariant 1), and is the
   producer's own (invariant 6).
 - A seal is applied: Q of those that it names have all of the segment (F2).
+- A copy was completed or replaced, or another node has one now: it is whole (F4, invariant 5).
 - Copies agree on their common prefix: at acknowledgements, at seals, and now and then (invariant 2).
 - A fence is written: its number is that of a recovery of this segment that was committed (F1).
 - Nobody meets a broken invariant, a committed record that no replica has, or logs that differ, be it only to
@@ -20,16 +21,25 @@ from ister.broker.broker import Broker
 from ister.broker.topic_log import TopicLog
 from ister.errors import InvariantBroken
 from ister.frame import FrameHeader
-from ister.metadata.commands import AnyCommand, BeginRecovery, Outcome, Result, SealSegment
+from ister.metadata.commands import (
+    AnyCommand,
+    BeginRecovery,
+    Outcome,
+    Result,
+    SealSegment,
+    SetReplicas,
+)
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.peer import node_of
 from ister.replication import copies as product_copies
 from ister.replication import recovering
+from ister.replication.completing import Completions
+from ister.replication.copies import Place
 from ister.replication.failover_events import Done, GiveUp, Reason
 from ister.testing.history import History
 from ister.wal.segment import FsyncPolicy, Segment
 from tests.cluster.raft_watch import is_dead
-from tests.cluster.watch import Watch
+from tests.cluster.watch import Watch, log_path
 from tests.replicas_sim.copies import DurableCopies
 
 NEVER = (Reason.COMMITTED_MISSING, Reason.DIVERGED)
@@ -44,6 +54,7 @@ class ReplicaWatch(Watch):
         self.begun: dict[int, list[int]] = {}
         """By a segment's uid: the numbers of its recoveries."""
         self.gave_up: list[str] = []
+        self._changes_seen: set[int] = set()
         self._opened_with: dict[int, list[int]] = {}
         """By a segment's uid: the replicas that it was opened with."""
 
@@ -54,6 +65,8 @@ class ReplicaWatch(Watch):
                 self._opened_with.setdefault(topic.open_segment.uid, topic.open_segment.replicas)
                 if isinstance(command, BeginRecovery) and outcome.result is Result.APPLIED:
                     self.begun.setdefault(topic.open_segment.uid, []).append(outcome.index)
+                if isinstance(command, SetReplicas) and outcome.result is Result.APPLIED:
+                    self._check_new_copies(topic, command, outcome.index)
         super().applied(broker, command, outcome)
 
     def replicas_of(self, segment: SegmentState) -> list[int]:
@@ -120,6 +133,40 @@ class ReplicaWatch(Watch):
                 f"{shown}"
             )
 
+    # Repair.
+
+    def _check_new_copies(self, topic: TopicState, command: SetReplicas, index: int) -> None:
+        segment = topic.segment(command.segment)
+        if index in self._changes_seen or segment is None:
+            return
+        self._changes_seen.add(index)
+        for member in command.replicas:
+            # One that was started again while the change was under way has given its copy up, and begins anew.
+            is_there = self.disk_of(member).exists(log_path(topic, segment))
+            if member not in command.expected and is_there:
+                self._check_whole(member, topic, segment)
+
+    def _check_whole(self, member: int, topic: TopicState, segment: SegmentState) -> None:
+        copies, key = self.copies, topic.key_of(segment)
+        if not copies.is_damaged(member, segment.uid) and not copies.is_whole(member, topic, segment):
+            self.history.violated(
+                f"invariant 5: the copy of {key} on node {node_of(member)} counts as whole, and is good up "
+                f"to {copies.end_of(member, topic, segment)} of {segment.end_offset}"
+            )
+
+    def _watched_try(self, try_: Callable[..., Any]) -> Callable[..., Any]:
+        async def watched(completions: Completions, place: Place, *args: Any) -> bool:
+            is_whole: bool = await try_(completions, place, *args)
+            if is_whole and not is_dead() and self._is_there(completions, place):
+                self._check_whole(completions._member, place.topic, place.segment)
+            return is_whole
+
+        return watched
+
+    def _is_there(self, completions: Completions, place: Place) -> bool:
+        """Not trimmed or deleted meanwhile."""
+        return completions._copies.place(place.topic.uid, place.segment.uid) is not None
+
     def _log_at_seal(self, topic: TopicState, state: SegmentState) -> Iterator[FrameHeader]:
         if len(self.replicas_of(state)) == 1:
             return super()._log_at_seal(topic, state)
@@ -141,6 +188,7 @@ class ReplicaWatch(Watch):
             *super().hooks(),
             (product_copies, "write_fence", self._watched_fence(vars(product_copies)["write_fence"])),
             (recovering.Attempt, "run", self._watched_attempt(recovering.Attempt.run)),
+            (Completions, "_try", self._watched_try(Completions._try)),
             (InvariantBroken, "__init__", self._watched_invariant(InvariantBroken.__init__)),
         ]
 

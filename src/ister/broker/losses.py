@@ -86,8 +86,8 @@ class Losses:
         )
 
     async def _ask_all(self, topic: TopicLog) -> list[KnownOfTopic]:
-        """What the nodes that answer know, this one among them. Those that know of a later segment speak of that
-        one: they are left out."""
+        """What the nodes that answer know, this one among them. Those that know of a later segment speak of
+        that one: they are left out."""
         broker, segment = self._broker, topic.state.open_segment
         header = encode_header(RecoverTopic(topic.state.name, own_only=True, min_index=segment.uid))
 
