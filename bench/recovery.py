@@ -1,9 +1,10 @@
 """How long a broker takes to come back: `python -m bench.recovery [--gib 10]`, printed as one JSON object.
 
-A topic is filled through the real client, in segments of the default size; the broker is killed with -9 as soon
-as so much is acknowledged, and started again on the same directory. Measured is the time from the start of the
-process until it says that it is ready, and from then to a record read at the start and at the end of the topic,
-each by a new client. With `--cold` the files' pages are dropped from the page cache before the start.
+A topic is filled through the real client, in segments of the default size; the broker is killed with -9 as
+soon as so much is acknowledged, and started again on the same directory. Measured is the time from the start
+of the process until it says that it is ready, and from then to a record read at the start and at the end of
+the topic, each by a new client. With `--cold` the files' pages are dropped from the page cache before the
+start.
 """
 
 from __future__ import annotations
