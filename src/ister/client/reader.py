@@ -101,7 +101,7 @@ class Reader:
         last: int | None,
         max_bytes: int,
         served_by: Callable[[int], None] = lambda node_id: None,
-        min_index: int = 0,
+        min_index: Callable[[], int] = lambda: 0,
     ) -> None:
         """`served_by` is told which node had the records; `min_index` is what a node must know to answer."""
         if last is not None and (last < 0 or start != "earliest"):
@@ -201,7 +201,7 @@ class Reader:
         answer = await self._call(
             f"finding offsets of {self.topic}",
             Kind.LIST_OFFSETS,
-            encode_header(ListOffsets(self.topic, list(at), self._min_index)),
+            encode_header(ListOffsets(self.topic, list(at), self._min_index())),
             self.topic,
         )
         return decode_header(ListOffsetsAnswer, answer.header).offsets
@@ -236,7 +236,7 @@ class Reader:
                     offset,
                     self._max_bytes,
                     wait_ms,
-                    min_index=self._min_index,
+                    min_index=self._min_index(),
                     topic_uid=self._topic_uid,
                 )
             ),
