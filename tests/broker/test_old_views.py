@@ -11,11 +11,11 @@ from tests.cluster_world import CLIENT_PORT, World, WorldNode, run_story
 
 import ister
 from ister.client.reader import reading_key
-from ister.errors import CorruptSegment, NotLeader
-from ister.frame import frames_in
+from ister.errors import CorruptSegment, NotLeader, UnknownTopic
+from ister.frame import encode, frames_in
 from ister.metadata.commands import AnyCommand, Outcome, SealSegment
-from ister.protocol.codec import decode_header
-from ister.protocol.messages import LATEST, Fetch, Kind, ListOffsets, ListOffsetsAnswer
+from ister.protocol.codec import decode_header, encode_header, encode_message
+from ister.protocol.messages import LATEST, Append, Fetch, Kind, ListOffsets, ListOffsetsAnswer
 
 LIMIT = 10
 FULL = 4 * LIMIT
@@ -261,3 +261,87 @@ def test_a_start_with_old_metadata_does_not_call_what_was_trimmed_damaged() -> N
         assert isinstance(damaged.error, CorruptSegment), "nothing was trimmed: now it knows"
 
     run_story(story, segment_records=4)
+
+
+def test_i3_a_reader_that_was_made_before_reads_the_new_topic() -> None:
+    """Each iteration begins anew."""
+
+    async def story(world: World) -> None:
+        async with world.connect(1, 2, 3) as log:
+            name, old = await cut_off_leader(world, log)
+            reader = log.read(name)
+            await log.delete_topic(name)
+            await log.create_topic(name)
+            await log.append(name, [b"new"])
+            await go_there(log, name, old)
+            assert [record.value async for record in reader] == [b"new"]
+
+    run_story(story)
+
+
+def test_a_delete_that_a_node_behind_could_not_carry_out_is_not_taken_for_done() -> None:
+    """That node knows an older topic of the name, and its answer times out: nothing was deleted there."""
+
+    async def story(world: World) -> None:
+        async with world.connect(1, 2, 3) as log, world.connect(1, 2, 3) as other:
+            name, old = await cut_off_leader(world, log)
+            await other.delete_topic(name)
+            await other.create_topic(name)
+            await go_there(log, name, old)
+            await log.delete_topic(name)
+            with pytest.raises(UnknownTopic):
+                await other.describe_topic(name)
+
+    run_story(story)
+
+
+def test_an_append_that_waits_is_not_overtaken_by_one_that_was_called_after_a_deletion() -> None:
+    async def story(world: World) -> None:
+        async with world.connect(1) as log:
+            await log.create_topic("t")
+            world.nodes[1].broker.revoke_leases("t")
+            first = asyncio.create_task(log.append("t", [b"first"]))
+            await asyncio.sleep(6)
+            await log.delete_topic("t")
+            await log.create_topic("t")
+            world.nodes[1].broker.restore_leases()
+            await log.append("t", [b"second"])
+            await asyncio.wait([first])
+            values = [record.value async for record in log.read("t")]
+            assert values in ([b"first", b"second"], [b"second"]), "the first may be of the old topic"
+
+    run_story(story, nodes=1)
+
+
+def test_an_append_that_waits_for_the_metadata_is_not_overtaken_on_its_connection() -> None:
+    """The next one is read in the very turn of the loop in which the metadata is applied."""
+
+    async def story(world: World) -> None:
+        node = world.nodes[1]
+        async with world.connect(1) as log:
+            await log.create_topic("t")
+            client = await world.network.host("raw").connect(RawClient, node.host, CLIENT_PORT)
+            assert isinstance(client, RawClient)
+            await client.greet()
+            connection = list(node.server._connections)[-1]
+            header = encode_header(Append("default/t", node.broker.metadata.state.applied_index + 1))
+
+            def arrives(correlation: int, value: bytes) -> None:
+                frame = bytes(encode([value]))
+                data = bytes(encode_message(correlation, int(Kind.APPEND), header, len(frame))) + frame
+                memoryview(connection.get_buffer(-1))[: len(data)] = data
+                connection.buffer_updated(len(data))
+
+            arrives(101, b"1")
+            await asyncio.sleep(0.01)
+            loop = asyncio.get_running_loop()
+
+            def applied(command: AnyCommand | None, outcome: Outcome) -> None:
+                loop.call_soon(arrives, 102, b"2")
+
+            node.broker.metadata.watch(applied)
+            await log.alter_topic("t", segment_records=1000)
+            await asyncio.sleep(1)
+            assert [record.value async for record in log.read("t")] == [b"1", b"2"]
+
+    run_story(story, nodes=1)

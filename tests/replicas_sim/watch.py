@@ -141,7 +141,7 @@ class ReplicaWatch(Watch):
             return
         self._changes_seen.add(index)
         for member in command.replicas:
-            # One that was started again while the change was under way has given its copy up, and begins anew.
+            # One that was started again while the change was under way gave its copy up, and begins anew.
             is_there = self.disk_of(member).exists(log_path(topic, segment))
             if member not in command.expected and is_there:
                 self._check_whole(member, topic, segment)

@@ -28,6 +28,8 @@ from ister.config import BrokerConfig
 from ister.errors import (
     DataDirectoryError,
     IsterError,
+    NotLeader,
+    RequestTimeout,
     ShuttingDown,
     UnknownTopic,
 )
@@ -429,7 +431,10 @@ class Broker:
 
     async def delete_topic(self, name: str, uid: int = 0) -> int:
         """The topic that has the name now, or only the one with this uid; returns since which index."""
-        topic = await self._find_current(name)
+        try:
+            topic = await self._find_current(name)
+        except RequestTimeout as error:
+            raise NotLeader(f"nothing was deleted: {error.message}") from error
         if uid not in (0, topic.state.uid):
             raise UnknownTopic(f"topic {name} with uid {uid} was deleted; the one that is there is another")
         # One that is stale was deleted meanwhile: by another, or by an earlier attempt of this very call.

@@ -87,10 +87,10 @@ class Receiver(asyncio.BufferedProtocol):
 
     # asyncio's side.
 
-    def get_buffer(self, sizehint: int) -> bytearray | memoryview:
+    def get_buffer(self, sizehint: int) -> memoryview:
         if self._partial is not None:
             return memoryview(self._partial)[self._filled :]
-        return self._server.scratch
+        return self._server.scratch_view
 
     def buffer_updated(self, nbytes: int) -> None:
         server = self._server

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter as Counts
 from collections.abc import Callable
 
 from ister import __version__
@@ -34,6 +35,7 @@ class Server:
     def __init__(self, broker: Broker, network: Network, read_rss: Callable[[], int]) -> None:
         self.broker = broker
         self.scratch = bytearray(SCRATCH_BYTES)
+        self.scratch_view = memoryview(self.scratch)
         self.bytes_in = Counter("bytes_in_total", "Bytes received from clients.")
         self.bytes_out = Counter("bytes_out_total", "Bytes sent to clients.")
         self.records_in = Counter("records_in_total", "Records appended and acknowledged.")
@@ -60,6 +62,8 @@ class Server:
         """Topics by the header of an append to them: the same bytes come millions of times."""
         broker.on_topics_changed = self.logs.clear
         self._waiting_appends: set[asyncio.Task[None]] = set()
+        self._waiting_for: Counts[str] = Counts()
+        """How many of them there are of a topic."""
         self._dirty: list[Connection] = []
         self._flush_scheduled = False
         self._sweeper: asyncio.Task[None] | None = None
@@ -198,7 +202,7 @@ class Server:
         """An append whose header was not seen before; raises or tells the connection."""
         request = decode_message(messages.Append, header)
         name = normalise_topic(request.topic)
-        if request.min_index > self.broker.metadata.state.applied_index:
+        if request.min_index > self.broker.metadata.state.applied_index or self._waiting_for[name]:
             self._append_when_applied(request.min_index, name, frame, found, connection, token)
             return
         self.broker.append(name, frame, found, connection, token, connection.last_received)
@@ -217,8 +221,8 @@ class Server:
         connection: Connection,
         token: int,
     ) -> None:
-        """Another node knows of a handoff to this one, and this one does not yet (H3). Those that wait for
-        one index go on in the order in which they came."""
+        """Another node knows of a handoff to this one, and this one does not yet (H3). Those for one topic go
+        on in the order in which they came: who comes while another waits goes behind it."""
         started, broker = connection.last_received, self.broker
 
         async def work() -> None:
@@ -229,7 +233,12 @@ class Server:
                 connection.refused(token, NotLeader(f"nothing was appended: {error.message}"))
             except IsterError as error:
                 connection.refused(token, error)
+            finally:
+                self._waiting_for[name] -= 1
+                if not self._waiting_for[name]:
+                    del self._waiting_for[name]
 
+        self._waiting_for[name] += 1
         task = asyncio.get_running_loop().create_task(work())
         self._waiting_appends.add(task)
         task.add_done_callback(self._waiting_appends.discard)

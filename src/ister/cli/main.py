@@ -12,7 +12,7 @@ import click
 
 from ister.cli.common import HELP_WIDTH, client_options
 from ister.cli.lazy import LazyCommand, LazyGroup
-from ister.cli.terminal import Terminal
+from ister.cli.terminal import Terminal, discard_output
 from ister.errors import (
     ConfigError,
     ConnectionFailed,
@@ -166,8 +166,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         _complain(terminal, "failed", error.format_message(), "")
         return FAILED
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Nothing may be flushed into the dead pipe at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()  # whoever read it has seen enough
         return OK
     except (KeyboardInterrupt, click.Abort) as interrupt:
         if terminal.errors_to_terminal:

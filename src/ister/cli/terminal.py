@@ -6,6 +6,7 @@ where NO_COLOR is set; each of the two streams decides for itself.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -33,6 +34,12 @@ class Paint:
 
     def __call__(self, style: str, text: str) -> str:
         return f"{_STYLES[style]}{text}{_RESET}" if self.on and text else text
+
+
+def discard_output() -> None:
+    """Nothing more can be written: what is left in the buffer must not be flushed there at the exit, which
+    would then have an exit code of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Terminal:
@@ -64,6 +71,7 @@ class Terminal:
         except BrokenPipeError:
             raise
         except OSError as error:
+            discard_output()
             raise click.ClickException(f"the output cannot be written: {error.strerror}") from error
 
     def say(self, text: str) -> None:

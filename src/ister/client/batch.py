@@ -40,15 +40,18 @@ class Batch:
         "error",
         "frame",
         "held_bytes",
+        "min_index",
         "told",
     )
 
-    def __init__(self, owner: Owner, frame: bytes, count: int) -> None:
+    def __init__(self, owner: Owner, frame: bytes, count: int, min_index: int = 0) -> None:
         self._owner = owner
         self._waiters: list[tuple[asyncio.Future[int], int]] = []
         self._watchers: list[asyncio.Future[None]] = []
         self.frame = frame
         self.count = count
+        self.min_index = min_index
+        """What a node must know of the metadata to take it: what was known when it was put (I3)."""
         self.held_bytes = len(frame)
         """What it takes of the buffer of whoever made it."""
         self.attempts = 0

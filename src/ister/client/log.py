@@ -203,6 +203,9 @@ class Log:
         sequencer = self._sequencers.get(name)
         if sequencer is None or sequencer.finished is not None:
             sequencer = self._sequencers[name] = self._sequencer(name, MAX_WINDOW)
+            before = next((one for one in reversed(self._retired) if one.topic == name), None)
+            if before is not None:
+                sequencer.go_behind(before)
         self._sequencers[topic] = sequencer
         return sequencer
 
@@ -251,7 +254,7 @@ class Log:
             max_bytes=max_bytes,
             served_by=lambda node_id: self._routes.learned(key, node_id),
             on_behind=lambda: self._routes.failed(key, NotLeader(f"an older end of {name} was told")),
-            min_index=self._routes.known_index(name),
+            min_index=lambda: self._routes.known_index(name),
             read_from=read_from,
         )
 
@@ -289,6 +292,7 @@ class Log:
                 self._routes.changed_at(name, deleted.index)
                 self._retire(name)
                 return
+            self._routes.changed_at(name, deleted.index)
             known, uid = uid, (await self.describe_topic(name)).uid
             if uid == known:  # else the node that described it first was behind
                 raise UnknownTopic(f"topic {name} was deleted by somebody else")

@@ -105,7 +105,7 @@ class Reader:
         max_bytes: int,
         served_by: Callable[[int], None] = lambda node_id: None,
         on_behind: Callable[[], None] = lambda: None,
-        min_index: int = 0,
+        min_index: Callable[[], int] = lambda: 0,
         read_from: str = "leader",
     ) -> None:
         """`served_by` is told which node had the records, `on_behind` that the one asked knows of less than
@@ -213,7 +213,7 @@ class Reader:
         answer = await self._call(
             f"finding offsets of {self.topic}",
             Kind.LIST_OFFSETS,
-            encode_header(ListOffsets(self.topic, list(at), self._min_index)),
+            encode_header(ListOffsets(self.topic, list(at), self._min_index())),
             self.topic,
         )
         return decode_header(ListOffsetsAnswer, answer.header).offsets
@@ -248,7 +248,7 @@ class Reader:
                     offset,
                     self._max_bytes,
                     wait_ms,
-                    min_index=self._min_index,
+                    min_index=self._min_index(),
                     topic_uid=self._topic_uid,
                     read_from_any=self._read_from == "any",
                 )

@@ -79,6 +79,8 @@ class Sequencer:
         self._retry_deadline_s = retry_deadline_s
         self._on_settled = on_settled
         self._header, self._header_index = b"", -1
+        self._before: Sequencer | None = None
+        self._behind: Sequencer | None = None
         self._queue: deque[Batch] = deque()
         self._sent = 0  # how many, from the head of the queue, have been sent in this round
         self._outstanding = 0  # how many of those have not been answered
@@ -126,10 +128,14 @@ class Sequencer:
         )
         if self._idempotent:
             self._sequence += len(values)
-        batch = Batch(self, frame, len(values))
+        batch = Batch(self, frame, len(values), self._routes.known_index(self.topic))
         self._queue.append(batch)
         self._pump()
         return batch
+
+    def go_behind(self, other: Sequencer) -> None:
+        """Send nothing before all that the other one has is settled: appends keep the order of the calls."""
+        self._before, other._behind = other, self
 
     def close(self, error: IsterError) -> None:
         """Take nothing more and fail what is open."""
@@ -146,6 +152,10 @@ class Sequencer:
         queue = self._queue
         if self._sent >= len(queue):
             return
+        if self._before is not None:
+            if self._before.unsettled():
+                return
+            self._before = None
         connection = self._routes.ready(self.topic)
         if connection is not self._connection and self._outstanding:
             return  # what is under way on the old way ends first, else a later frame may arrive before it
@@ -182,9 +192,9 @@ class Sequencer:
         batch.attempts += 1
         self._sent += 1
         self._outstanding += 1
-        index = self._routes.known_index(self.topic)
-        if index != self._header_index:
-            self._header, self._header_index = encode_header(Append(self.topic, index)), index
+        if batch.min_index != self._header_index:
+            self._header_index = batch.min_index
+            self._header = encode_header(Append(self.topic, batch.min_index))
         connection.send(Kind.APPEND, self._header, batch.frame, batch, timeout_s)
 
     def acknowledged(self, batch: Batch, answer: AppendAnswer) -> None:
@@ -215,6 +225,8 @@ class Sequencer:
             batch.settle(answer, error)
             if self._on_settled is not None:
                 self._on_settled(batch)
+            if self._behind is not None:
+                self._behind._pump()
 
     # The bad days.
 
