@@ -55,6 +55,7 @@ class ClusterNode:
         self.on_death: Callable[[], None] = lambda: None
         self.inline_probability = 1.0
         self._disks = 0
+        self._deaths_on_earlier_disks = 0
         self._dice: Random = loop.fork(f"{self.name}-inline")
         self._context = contextvars.copy_context()
         watch.add(number, lambda: self.disk)
@@ -63,6 +64,11 @@ class ClusterNode:
         self._disks = getattr(self, "_disks", 0) + 1
         dice = self.loop.fork(f"{self.name}-disk-{self._disks}")
         return SimDisk(dice, name=self.name, trace=self.loop.trace)
+
+    @property
+    def deaths(self) -> int:
+        """Of its processes, whatever they died of."""
+        return self._deaths_on_earlier_disks + self.disk.generation
 
     @property
     def address(self) -> str:
@@ -157,6 +163,7 @@ class ClusterNode:
         assert not self.is_up
         self.loop.trace.note(f"{self.name} wiped")
         roll_loss = self.disk.roll_loss
+        self._deaths_on_earlier_disks = self.deaths
         self.disk = self._make_disk()
         self.disk.roll_loss = roll_loss
         if join:

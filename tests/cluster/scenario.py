@@ -286,7 +286,7 @@ class Run:
             operations=self.history.operation_count,
             records=sum(len(send.values) for send in self.history.sends),
             faults=sum(self.nemesis.counts.values()),
-            deaths=sum(node.disk.generation for node in self.nodes),
+            deaths=sum(node.deaths for node in self.nodes),
             handoffs=self.watch.seals,
             moves=self.watch.moves,
             terms=len(self.watch.raft.properties.leaders),

@@ -32,6 +32,7 @@ from ister.metadata.store import MetadataStore
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.peer import PeerKind
 from ister.protocol.replication import Copy, CopyAnswer, Fence, FenceAnswer, ReadLog, Refusal, Replicate
+from ister.replication.background import run_to_end
 from ister.replication.copying import Copied, Source, Wanted, copy_log, read_frames
 from ister.replication.counters import ReplicationCounters
 from ister.replication.fences import read_fence, write_fence
@@ -161,7 +162,7 @@ class Copies:
                 raise UnknownTopic(f"this node does not follow {place.identity.key}")
             if state.is_sealed or state.recovery:
                 raise SegmentFenced(f"{place.identity.key} is sealed, or being recovered")
-            recovered = await self._disk.run(lambda: _open_copy(self._disk, place))
+            recovered = await run_to_end(self._disk, lambda: _open_copy(self._disk, place), Recovered.close)
             return FollowedSegment(
                 place.identity,
                 recovered,
@@ -200,8 +201,10 @@ class Copies:
         async with self.lock(request.segment_uid):
             is_leader = state.leader == self._member
             self.close_fenced(state.uid)
-            found = await self._disk.run(
-                lambda: _fence(self._disk, place, request.recovery, is_leader, known.synced_end)
+            found = await run_to_end(
+                self._disk,
+                lambda: _fence(self._disk, place, request.recovery, is_leader, known.synced_end),
+                Recovered.close,
             )
             self._fenced[state.uid] = found
         self._counters.fences.add()
@@ -224,7 +227,7 @@ class Copies:
         await self._stop(place, request.recovery)
         async with self.lock(request.segment_uid):
             self.close_fenced(request.segment_uid)
-            await self._disk.run(lambda: _promise(self._disk, place, request.recovery))
+            await run_to_end(self._disk, lambda: _promise(self._disk, place, request.recovery))
             copied = await copy_log(
                 self._disk,
                 self._clock,
@@ -260,9 +263,14 @@ class Copies:
             opened = self._fenced.get(state.uid)
             if opened is None:
                 is_leader = state.leader == self._member
-                opened = await self._disk.run(lambda: _fence(self._disk, place, request.recovery, is_leader))
+                opened = await run_to_end(
+                    self._disk,
+                    lambda: _fence(self._disk, place, request.recovery, is_leader),
+                    Recovered.close,
+                )
                 self._fenced[state.uid] = opened
-            return await self._disk.run(
+            return await run_to_end(
+                self._disk,
                 lambda: read_frames(
                     opened.file,
                     opened.index,
@@ -271,7 +279,7 @@ class Copies:
                     opened.end_offset,
                     request.offset,
                     request.max_bytes,
-                )
+                ),
             )
 
     def close_fenced(self, segment_uid: int) -> None:

@@ -390,8 +390,9 @@ class Segment:
     async def settled(self) -> None:
         """Nothing is being written or read any more."""
         while self._jobs:
-            self._settled = asyncio.get_running_loop().create_future()
-            await self._settled
+            if self._settled is None or self._settled.done():
+                self._settled = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._settled)  # who else waits must not be cancelled with this one
 
     def hold(self) -> None:
         """A reader is about to use the file in another thread."""
