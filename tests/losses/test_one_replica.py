@@ -224,6 +224,24 @@ def test_a_disk_that_was_wiped_cannot_come_back_and_its_node_may_lead_what_follo
     run_story(story)
 
 
+def test_what_was_given_up_as_a_whole_is_no_damage_to_the_scrub() -> None:
+    async def story(world: World) -> None:
+        async with world.connect() as log:
+            await log.append("t", numbers(5))
+        leader = world.leader_of("t")
+        leader.kill()
+        async with others(world, leader) as log:
+            await give_up(log)
+        await leader.start()
+        await world.settle()
+        assert len(await aside(leader)) == 1
+        await leader.broker.replication.scrubbing.round()
+        async with others(world) as log:
+            assert (await log.cluster()).problems == []
+
+    run_story(story)
+
+
 def test_a_leader_that_is_alive_is_not_given_up() -> None:
     async def story(world: World) -> None:
         async with world.connect() as log:

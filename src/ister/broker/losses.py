@@ -271,8 +271,6 @@ class Losses:
         self, topic: TopicLog, request: RecoverTopic, found: TopicRecovery, reach: Reach, again: str
     ) -> TopicRecovery:
         state, segment = topic.state, topic.state.open_segment
-        if segment.uid != request.segment_uid:
-            return await self._settled(topic, request)
         reached = Reached(
             segment.base_offset, 0, ProducerTable(segment.carried_producers), segment.carried_append_time_us
         )
@@ -281,7 +279,11 @@ class Losses:
             reached = Reached(
                 folded.end_offset, folded.end_position, folded.producers, folded.last_append_time_us
             )
-        command = make_loss(self._broker.storage, state, reached, found.known_end, request.leader_starts)
+        state = topic.state
+        if state.open_segment.uid != request.segment_uid:
+            return await self._settled(topic, request)  # recovered meanwhile: what is open now is another one
+        starts = request.leader_starts or found.leader_starts
+        command = make_loss(self._broker.storage, state, reached, found.known_end, starts)
         outcome = await self._broker.metadata.propose(command)
         if outcome.result is Result.STALE:
             return await self._settled(topic, request)
