@@ -198,7 +198,8 @@ def run_story(
     seconds: float = 3600,
     **settings: Any,
 ) -> T:
-    """Run it against a settled cluster with these settings of all brokers; one replica unless they say more."""
+    """Run it against a settled cluster with these settings of all brokers; one replica unless they say
+    more."""
 
     async def main(loop: VirtualLoop) -> T:
         world = World(loop, settings)

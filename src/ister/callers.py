@@ -39,7 +39,7 @@ MAX_REQUESTS = 4096
 STRANGERS_REQUESTS = 4
 """Of one that is in no cluster: it has nothing to ask but to be let in."""
 HELD_BYTES = 64 * 1024 * 1024
-"""Of frames that one node has sent to be replicated, and that are not durable yet; then it is not read from."""
+"""Of frames that one node has sent to be replicated, and that are not durable yet; then it is not read."""
 _RAFT = int(PeerKind.RAFT)
 _REPLICATE = int(PeerKind.REPLICATE)
 

@@ -1,7 +1,8 @@
 """The way to one other node: a connection that this node dials, and dials again whenever it breaks.
 
-There are two kinds. The plain one carries Raft, pings and requests. The bulk one carries the frames of segments that
-are replicated there, so that these never stand in the way of a heartbeat; it is dialled when it is first needed.
+There are two kinds. The plain one carries Raft, pings and requests. The bulk one carries the frames of
+segments that are replicated there, so that these never stand in the way of a heartbeat; it is dialled when it
+is first needed.
 """
 
 from __future__ import annotations

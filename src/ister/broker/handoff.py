@@ -46,8 +46,9 @@ class StorageBroke:
 
 @dataclass(frozen=True)
 class Lost:
-    """The segment has other replicas, and is not this leader's to end any more: a recovery has begun, this disk
-    failed, or too few of them could be reached (H4). Nothing more is acknowledged until somebody has sealed."""
+    """The segment has other replicas, and is not this leader's to end any more: a recovery has begun, this
+    disk failed, or too few of them could be reached (H4). Nothing more is acknowledged until somebody has
+    sealed."""
 
 
 @dataclass(frozen=True)

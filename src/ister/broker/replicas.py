@@ -1,7 +1,7 @@
 """Replication, as a node has it: what it leads, what it follows, what it recovers, tied to its topics.
 
-Metadata says who leads and who follows; nothing here decides that. What is applied is told here in its order, on
-the event loop: a recovery that began, a seal, a topic that is gone.
+Metadata says who leads and who follows; nothing here decides that. What is applied is told here in its order,
+on the event loop: a recovery that began, a seal, a topic that is gone.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ class NodeReplication:
         self._broker.spawn(self.scrubbing.run())
 
     async def hand_over(self) -> None:
-        """Before a stop: let others lead what has other replicas, so that nobody has to find out that this node is
-        gone. What cannot be handed over in time is recovered by them."""
+        """Before a stop: let others lead what has other replicas, so that nobody has to find out that this
+        node is gone. What cannot be handed over in time is recovered by them."""
         leading = [topic for topic in self._broker.topics.values() if topic.leads_replicas]
         for topic in leading:
             topic.start_handoff()

@@ -1,10 +1,10 @@
 """A topic whose open segment has other replicas: what is different for its leader.
 
-The leader sends what it takes to the followers, and commits what enough of them have. It is the leader for as long
-as its process lives and its disk works: after a restart, a failed write, a fence, or too long without enough
-followers, it takes nothing more and acknowledges nothing more, and a recovery ends the segment (A3, H4). What it had
-admitted is then in the log, and is acknowledged; or it is not, and goes to the next leader before what came
-later (H2).
+The leader sends what it takes to the followers, and commits what enough of them have. It is the leader for as
+long as its process lives and its disk works: after a restart, a failed write, a fence, or too long without
+enough followers, it takes nothing more and acknowledges nothing more, and a recovery ends the segment (A3,
+H4). What it had admitted is then in the log, and is acknowledged; or it is not, and goes to the next leader
+before what came later (H2).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ReplicatedTopic(OpenableTopic):
         why = f"its records from {state.lost_from} on were given up by an operator"
         if segment.committed_end > state.lost_from:
             log.error(
-                "%s was given up while this node was running: offsets %d to %d were acknowledged and are lost",
+                "%s was given up while this node was running: offsets %d to %d were acknowledged, are lost",
                 segment.identity.key,
                 state.lost_from,
                 segment.committed_end - 1,
@@ -131,8 +131,8 @@ class ReplicatedTopic(OpenableTopic):
         return self._leading.lag if self._leading is not None else 0
 
     def check_replicas(self, now: float) -> None:
-        """Hand off to a segment with replicas that answer, where a follower is lost for long; and to one with more
-        replicas, where the topic wants more than it has and there are nodes for them."""
+        """Hand off to a segment with replicas that answer, where a follower is lost for long; and to one with
+        more replicas, where the topic wants more than it has and there are nodes for them."""
         if self._segment is None or not self._handoff.admits:
             return
         lost = self._leading.lost_for(now) if self._leading is not None else 0.0

@@ -91,7 +91,7 @@ class Fetch(Message, frozen=True):
     topic_uid: int = 0
     """The topic that the reader has read so far: one that was made again under its name is another (I3)."""
     here_only: bool = False
-    """From a node that passes it on, to one of a sealed segment's replicas: answer from that copy, or fail."""
+    """From a node that passes it on, to one of a sealed segment's replicas: answer from it, or fail."""
     read_from_any: bool = False
     """Any replica of the open segment may answer, as far as it knows what is committed (F5). With nothing to
     answer with when the wait is over, the leader is asked: an empty answer is always the leader's."""

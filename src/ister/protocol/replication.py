@@ -1,8 +1,9 @@
 """What the replicas of a segment say to each other, on the peer port.
 
-`Replicate` and `Replicated` are a stream on a connection of their own, from the segment's leader to a follower and
-back; everything else is a request. A topic and a segment are named by their uids (I3), a replica by its member
-(I2). A node applies the metadata up to the segment's uid, or the recovery's number, before it looks at a message.
+`Replicate` and `Replicated` are a stream on a connection of their own, from the segment's leader to a
+follower and back; everything else is a request. A topic and a segment are named by their uids (I3), a replica
+by its member (I2). A node applies the metadata up to the segment's uid, or the recovery's number, before it
+looks at a message.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Fence(Message, frozen=True):
     topic_uid: int
     segment_uid: int
     recovery: int
-    """The index of the `BeginRecovery` that this is part of; a lower one than was promised is refused (F1)."""
+    """The index of the `BeginRecovery` that this is part of; one lower than was promised is refused (F1)."""
 
 
 class FenceAnswer(Message, frozen=True):
@@ -90,7 +91,8 @@ class CopyAnswer(Message, frozen=True):
 
 
 class ReadLog(Message, frozen=True):
-    """Whole frames from `offset` on, of a log that is fenced or sealed. The answer is the frames themselves."""
+    """Whole frames from `offset` on, of a log that is fenced or sealed. The answer is the frames
+    themselves."""
 
     topic_uid: int
     segment_uid: int

@@ -327,10 +327,11 @@ class Copies:
 
     async def forget(self, segment_uids: set[int]) -> None:
         """These are gone from the metadata."""
-        for uid in segment_uids & self._followers.keys():
-            follower = self._followers.pop(uid)
-            follower.refuse(Refusal.UNKNOWN, 0)
-            await follower.close()
+        for uid in segment_uids:
+            follower = self._followers.pop(uid, None)  # a seal may have been first meanwhile
+            if follower is not None:
+                follower.refuse(Refusal.UNKNOWN, 0)
+                await follower.close()
 
     async def forget_all_but(self, segment_uids: set[int]) -> None:
         """Only these are open and followed here."""

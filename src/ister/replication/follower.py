@@ -1,11 +1,11 @@
 """A segment that another node leads, and this one keeps a copy of: the follower's side of the stream.
 
-Fault model: messages stop, and begin again on another connection, at any point; they may come before this node has
-heard of the segment, after it was fenced or sealed, or from a leader that does not know of that yet. Frames may be
-damaged on the way. The disk may fail.
+Fault model: messages stop, and begin again on another connection, at any point; they may come before this
+node has heard of the segment, after it was fenced or sealed, or from a leader that does not know of that yet.
+Frames may be damaged on the way. The disk may fail.
 
-What holds: what is answered as synced is on this disk, follows from the segment's base without a gap, and is what
-the leader has there. After a fence nothing is taken and nothing is answered as synced any more (F2).
+What holds: what is answered as synced is on this disk, follows from the segment's base without a gap, and is
+what the leader has there. After a fence nothing is taken and nothing is answered as synced any more (F2).
 """
 
 from __future__ import annotations
@@ -180,7 +180,8 @@ class Follower:
     # The end.
 
     def refuse(self, refusal: Refusal, recovery: int) -> None:
-        """Take nothing more: a recovery has fenced it, it is sealed, its disk failed, or it is not kept here."""
+        """Take nothing more: a recovery has fenced it, it is sealed, its disk failed, or it is not kept
+        here."""
         end = self.log.durable_end if self.log is not None else 0
         self.refusal = Replicated(self.segment_uid, end, refusal, recovery)
         if self.log is not None and self.log.failure is None:

@@ -3,8 +3,8 @@
 What a commit cycle takes is sent on before it is written here. A follower that is not up to date gets what it
 lacks from the hot tail or the file, at most a window at a time; nothing is kept in memory for it.
 
-Fault model: connections break and come back, followers are slow, restarted, or gone; answers are late. One that says
-that it is fenced or sealed is believed at once: this segment is then somebody else's to end (H4).
+Fault model: connections break and come back, followers are slow, restarted, or gone; answers are late. One
+that says that it is fenced or sealed is believed at once: this segment is then somebody else's to end (H4).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Carrying out a recovery: the machine of `failover` on real messages, proposals and logs.
 
-One attempt at a time for a segment. What the machine asks for is done side by side, each in its own task that ends
-in one event; a pause passes every so often. An attempt that was given up is not the end of the matter: whoever
-watches over the segments begins another while the segment is open and it is this node's turn (`watching`).
+One attempt at a time for a segment. What the machine asks for is done side by side, each in its own task that
+ends in one event; a pause passes every so often. An attempt that was given up is not the end of the matter:
+whoever watches over the segments begins another while the segment is open and it is this node's turn
+(`watching`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Who begins a recovery, and when: suspicion by missed answers, and turns.
 
-A segment whose leader does not answer for `failover_after` is recovered by the first of its other replicas that this
-node believes alive. One whose recovery was begun, and does not come to an end in three times that, is by the next
-replica behind its coordinator. Every node decides by what it sees: that two decide the same costs time, not
-records. A leader that was restarted, or lost its segment otherwise, knows it at first hand and begins at once.
+A segment whose leader does not answer for `failover_after` is recovered by the first of its other replicas
+that this node believes alive. One whose recovery was begun, and does not come to an end in three times that,
+is by the next replica behind its coordinator. Every node decides by what it sees: that two decide the same
+costs time, not records. A leader that was restarted, or lost its segment otherwise, knows it at first hand
+and begins at once.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Watch:
         self._silent_since: dict[int, float] = {}
         """Members that do not answer, and since when."""
         self._recovering: dict[int, float] = {}
-        """Topics whose open segment is being recovered, by whomever, and since when the last one has begun."""
+        """Topics whose open segment is being recovered, by whomever; since when the last one has begun."""
 
     async def run(self) -> None:
         self.look_at_all()

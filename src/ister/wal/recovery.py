@@ -144,8 +144,9 @@ def recover(
     A sealed segment must reach its end, and is clipped there (F3). `cut_at` is the committed end in memory of
     a process that goes on after a failed write: the log must reach it too, and frames past it must not come
     back. `is_follower` says that another node led: the marks in the frames prove nothing here. With it, or
-    with `is_replicated`, a tail that is cut is remembered (`ister.wal.doubts`); but not one past `synced_end`,
-    up to which this very process has answered for the log: a failed write left it, and nobody was told of it.
+    with `is_replicated`, a tail that is cut is remembered (`ister.wal.doubts`); but not one past
+    `synced_end`, up to which this very process has answered for the log: a failed write left it, and nobody
+    was told of it.
     """
     try:
         file = disk.open(identity.path + ".log")

@@ -11,8 +11,8 @@ segment at `committed_end` and hands off (P1). So there is no state here to repa
 the cut or the seal is durable are the waiting appends told that they were refused: then they never appear.
 
 `end_offset` is where the next record goes, `durable_end` is how far this disk has it under the topic's fsync
-policy, `committed_end` is what readers may see and what was acknowledged. With one replica the two are the same;
-with several, `replication` says how far enough of them have it.
+policy, `committed_end` is what readers may see and what was acknowledged. With one replica the two are the
+same; with several, `replication` says how far enough of them have it.
 """
 
 from __future__ import annotations
@@ -350,7 +350,8 @@ class Segment:
 
     def settle(self, sealed_end: int) -> list[Waiting]:
         """Somebody else has sealed this segment: what waits below its end is in the log, and is told so. The
-        rest is returned in its order, for the next segment; repeats of it too, behind what they repeat (H2)."""
+        rest is returned in its order, for the next segment; repeats of it too, behind what they repeat
+        (H2)."""
         waiting = [*self._waiting, *self._repeats]
         self._waiting, self._repeats = deque(), []
         for end, sink, token, base, time_us, _, _ in waiting:

@@ -19,8 +19,8 @@ class Sink(Protocol):
 
 
 Waiting = tuple[int, Sink, int, int, int, float, Bytes]
-"""An append that is not committed yet: end offset, sink, token, base offset, append time, when it arrived, and
-its frame, which goes to the next leader if a survivor seals the segment before it (H2).
+"""An append that is not committed yet: end offset, sink, token, base offset, append time, when it arrived,
+and its frame, which goes to the next leader if a survivor seals the segment before it (H2).
 
 A plain tuple, because one is made for every append.
 """
