@@ -139,15 +139,15 @@ class Follower:
                     raise BadRequest(f"a frame for segment {self.segment_uid} is damaged: {reason}")
             if header.base_offset != expected:
                 raise BadRequest(
-                    f"a frame at offset {header.base_offset} of segment {self.segment_uid}, {expected} is next"
+                    f"a frame at {header.base_offset} of segment {self.segment_uid}, where {expected} is next"
                 )
             expected = header.end_offset
             if header.base_offset >= end_offset:
                 found.append((header, view[position : position + header.size]))
             elif expected > end_offset:
                 raise BadRequest(
-                    f"a frame of segment {self.segment_uid} from {header.base_offset} to {expected}, the copy "
-                    f"here has a frame that ends at {end_offset}"
+                    f"a frame of segment {self.segment_uid} from {header.base_offset} to {expected}, the "
+                    f"copy here has a frame that ends at {end_offset}"
                 )
             position += header.size
         return found
