@@ -32,6 +32,7 @@ from ister.errors import (
     NodeUnreachable,
     ObjectNotFound,
     OffsetOutOfRange,
+    RecordsLost,
     RequestTimeout,
     UnknownTopic,
 )
@@ -310,6 +311,7 @@ def test_every_error_has_the_exit_code_that_the_table_gives_it() -> None:
         OffsetOutOfRange: 5,
         CorruptFrame: 5,
         CorruptSegment: 5,
+        RecordsLost: 5,
     }
     for kind in BY_CODE.values():
         assert exit_code(kind("x")) == special.get(kind, 1), kind

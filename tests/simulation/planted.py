@@ -15,12 +15,13 @@ from unittest import mock
 from ister.broker import opening, topic_log
 from ister.broker.topic_log import TopicLog
 from ister.errors import IsterError
+from ister.io.disk import Disk
 from ister.testing.mount import OpenFile
 from ister.wal import group_commit, recovery
 from ister.wal.group_commit import FlushJob
 from ister.wal.leases import Leases
 from ister.wal.producers import ProducerTable
-from ister.wal.recovery import Recovered
+from ister.wal.recovery import Recovered, SegmentIdentity
 from ister.wal.segment import Segment
 
 Plant = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -42,10 +43,10 @@ def acknowledged_before_the_sync() -> contextlib.AbstractContextManager[Any]:
 def recovery_serves_what_it_did_not_sync() -> contextlib.AbstractContextManager[Any]:
     """P2: what survived kill -9 in the page cache is served, and lost to the power cut after it."""
 
-    def only_cut(state: Recovered, checkpointed: int) -> None:
+    def only_cut(disk: Disk, identity: SegmentIdentity, state: Recovered, checkpointed: int) -> None:
         state.file.truncate(state.position)
 
-    return mock.patch.object(recovery, "_make_durable", only_cut)
+    return mock.patch.object(recovery, "make_durable", only_cut)
 
 
 def any_damage_is_a_torn_tail() -> contextlib.AbstractContextManager[Any]:
