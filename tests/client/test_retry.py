@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from ister.client.retry import Retries
-from ister.errors import NodeUnreachable
+from ister.client.retry import Retries, pause_s
+from ister.errors import ConnectionFailed, IsterError, NodeUnreachable, NotLeader
 from ister.testing import SimClock, VirtualLoop, simulate
 
 
@@ -15,7 +15,7 @@ def test_a_trouble_that_lasts_is_told_once_and_the_next_one_again(caplog: pytest
     async def main(loop: VirtualLoop) -> None:
         retries = Retries(SimClock(loop, loop.fork("clock")), 60.0, "reading t at offset 5")
         for _ in range(2):
-            for _ in range(12):
+            for _ in range(30):
                 await retries.pause(NodeUnreachable("node 3 cannot be reached"))
             retries.succeeded()
 
@@ -36,3 +36,17 @@ def test_nothing_is_told_of_what_is_soon_over(caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.WARNING, "ister.client"):
         simulate(main, seed=2, limit_seconds=600)
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("error", "longest"),
+    [(NotLeader("no"), 0.25), (NodeUnreachable("no"), 0.25), (ConnectionFailed("no"), 2.0)],
+)
+def test_who_waits_for_a_failover_looks_again_soon(error: IsterError, longest: float) -> None:
+    async def main(loop: VirtualLoop) -> list[float]:
+        clock = SimClock(loop, loop.fork("clock"))
+        return [pause_s(clock, failures, error) for failures in range(1, 40)]
+
+    pauses = simulate(main, seed=3, limit_seconds=600)
+    assert max(pauses) <= longest
+    assert all(pause >= longest / 2 for pause in pauses[10:])

@@ -6,11 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import ister
 from ister.errors import BadRequest
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.messages import Fetch, FetchAnswer, Kind
+from ister.protocol.replication import Replicated
 from ister.testing import VirtualLoop, simulate
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import GroupCommit
@@ -93,7 +95,7 @@ def test_a_reader_that_waits_at_a_follower_gets_what_comes() -> None:
 
 
 def test_what_a_follower_has_synced_and_nobody_has_committed_is_not_read() -> None:
-    """F5. The leader hears no answers: both followers have the record, and it is not committed."""
+    """F5. The leader does not hear how far they are: both followers have the record, and it is not committed."""
 
     async def story(world: World) -> None:
         async with world.connect(1) as log:
@@ -103,7 +105,13 @@ def test_what_a_follower_has_synced_and_nobody_has_committed_is_not_read() -> No
             uid = leader.topic("t").state.open_segment.uid
             streams = leader.broker.replication.streams
             heard = streams.answered
-            streams.answered = lambda member, header: None  # type: ignore[method-assign]
+
+            def say_only_who_follows(member: int, header: bytes) -> None:
+                answer = decode_header(Replicated, header)
+                if answer.question:
+                    heard(member, encode_header(replace(answer, end_offset=5)))
+
+            streams.answered = say_only_who_follows  # type: ignore[method-assign]
             appending = asyncio.get_running_loop().create_task(log.append("t", numbers(1, 5)))
             copy = follower.broker.replication.copies.follower(uid)
             assert copy is not None

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from ister.broker.applying import Applying
 from ister.broker.creating import Creation
 from ister.broker.data_directory import DirectoryIdentity, claim_directory
 from ister.broker.descriptions import ask_about, describe_topic
@@ -37,21 +38,7 @@ from ister.frame import FrameHeader
 from ister.io.clock import Clock
 from ister.io.disk import Disk
 from ister.io.network import Network
-from ister.metadata.commands import (
-    AcceptLoss,
-    AlterTopic,
-    AnyCommand,
-    BeginRecovery,
-    CreateTopic,
-    DeleteTopic,
-    Outcome,
-    RemoveNode,
-    Result,
-    SealSegment,
-    SetReplicas,
-    TrimTopic,
-    UpsertNode,
-)
+from ister.metadata.commands import AlterTopic, AnyCommand, DeleteTopic, Outcome
 from ister.metadata.replicated import ReplicatedMetadata
 from ister.metadata.state import NodeState, SegmentState, TopicState
 from ister.metrics import Gauge, Registry
@@ -99,6 +86,7 @@ class Broker:
         self._failed = asyncio.Event()
         self._on_fatal = on_fatal
         self._creation = Creation(self)
+        self._applying = Applying(self)
         self.upkeep = Upkeep(self)
         self._tasks: set[asyncio.Task[None]] = set()
         self._has_metadata = False
@@ -272,67 +260,10 @@ class Broker:
     # Metadata changes.
 
     def _applied(self, command: AnyCommand | None, outcome: Outcome) -> None:
-        if not outcome.ok or outcome.result is Result.EXISTS:
-            return
-        match command:
-            case CreateTopic():
-                self._make(self.metadata.state.topics[command.name])
-                self.sync_leases()
-            case DeleteTopic():
-                self._topic_deleted(command.topic_uid)
-                self.sync_leases()
-            case SealSegment() | AcceptLoss():
-                self.sync_leases()
-                topic = self._topic_of(command.topic_uid)
-                self.replication.sealed(topic.state, topic.state.segments[-2])
-                topic.chain_changed()
-            case BeginRecovery():
-                topic = self._topic_of(command.topic_uid)
-                self.replication.recovery_began(topic.state)
-                topic.recovery_began()
-            case AlterTopic():
-                self._topic_of(command.topic_uid).settings_changed()
-            case SetReplicas():
-                topic = self._topic_of(command.topic_uid)
-                segment = topic.state.segment(command.segment)
-                assert segment is not None
-                self.replication.replicas_changed(topic.state, segment, command.expected)
-            case TrimTopic():
-                self.spawn(self.upkeep.drop_trimmed(command.topic_uid))
-            case UpsertNode() | RemoveNode():
-                self.forwarder.forget(set(self.metadata.state.active_members))
-
-    def _topic_of(self, uid: int) -> TopicLog:
-        state = self.metadata.state.topic_by_uid(uid)
-        assert state is not None
-        return self.topics[state.name]
-
-    def _make(self, state: TopicState) -> TopicLog:
-        topic = self.topics[state.name] = TopicLog(self.storage, state)
-        if topic.leads and self._may_lead.is_set():
-            topic.chain_changed()
-        return topic
+        self._applying.applied(command, outcome)
 
     def _restored(self) -> None:
-        """A snapshot brought another state: what the topics hold of the old one is replaced."""
-        state = self.metadata.state
-        for topic in list(self.topics.values()):
-            found = state.topic_by_uid(topic.state.uid)
-            if found is None:
-                self._topic_deleted(topic.state.uid)
-                continue
-            is_trimmed = found.start_offset > topic.state.start_offset
-            topic.state = found
-            topic.settings_changed()
-            if is_trimmed:
-                self.spawn(self.upkeep.drop_trimmed(found.uid))
-        for found in state.topics.values():
-            if found.name not in self.topics:
-                self._make(found)
-        self.sync_leases()
-        for topic in self.topics.values():
-            topic.chain_changed()
-        self.replication.restored()
+        self._applying.restored()
 
     def identity_of(self, topic: TopicState, segment: SegmentState) -> SegmentIdentity:
         path = segment_path(topic.uid, segment)
@@ -356,15 +287,6 @@ class Broker:
     def _node_of_member(self, member: int) -> NodeState | None:
         state = self.metadata.state
         return state.nodes.get(node_of(member)) if state.is_active(member) else None
-
-    def _topic_deleted(self, uid: int) -> None:
-        gone = next((topic for topic in self.topics.values() if topic.state.uid == uid), None)
-        if gone is not None:
-            del self.topics[gone.state.name]
-            gone.delete()
-            self.replication.deleted(gone.state)
-            self.on_topics_changed()
-            self.spawn(self.upkeep.remove_files(gone))
 
     # Appending.
 

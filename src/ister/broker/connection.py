@@ -16,7 +16,7 @@ import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
-from ister.broker.answers import is_too_slow
+from ister.broker.answers import Share, is_too_slow
 from ister.broker.receiving import Receiver
 from ister.errors import BadRequest, IsterError, Overloaded
 from ister.frame import admit
@@ -247,6 +247,17 @@ class Connection(Receiver):
         """Wait until this client has taken its answers; of many that wait, one may fill the buffer again."""
         while not self.writable.is_set():
             await self.writable.wait()
+
+    async def room_for(self, wanted: int, least: int = 0) -> Share:
+        """Memory for an answer, for a client that has taken its earlier ones."""
+        answers = self._server.answers
+        await self.drained()
+        share = await answers.take(wanted, least)
+        while not self.writable.is_set():  # it stopped reading while it waited: others go first
+            share.give_back()
+            await self.drained()
+            share = await answers.take(wanted, least)
+        return share
 
     def count_unsent(self) -> None:
         unsent = self._transport.get_write_buffer_size()

@@ -115,6 +115,17 @@ class ReadableTopic:
         segment = self._current or await self.ensure_open()
         return segment.committed_end
 
+    async def confirmed_end(self) -> int:
+        """The committed end as of now; raises what prevents it from being known."""
+        end = await self.known_end()
+        await self._confirm_end(self._current)
+        return end
+
+    async def _confirm_end(self, segment: Segment | None) -> None:
+        """Raise `NotLeader` unless the open segment could not have been ended by others without this node
+        having heard: a reader is never told of an early end (promise 5)."""
+        raise NotImplementedError
+
     async def is_at_end(self, offset: int) -> bool:
         """Whether the next record committed will be at `offset`. Sealed offsets need no open segment."""
         return offset >= self.state.open_segment.base_offset and offset == await self.known_end()
@@ -136,6 +147,7 @@ class ReadableTopic:
         if not self.state.start_offset <= offset <= end:
             raise self.out_of_range(offset, end)
         if offset == end:
+            await self._confirm_end(self._current)
             return found_in([])
         state, segment = self.state.holding(offset), self._segment
         assert state is not None
@@ -302,11 +314,17 @@ class ReadableTopic:
             found = await self._storage.disk.run(
                 lambda: first_offset_at_or_after(key, segment.file, start, limit, time_us)
             )
+        except CorruptSegment as error:
+            self._found_damage(segment, error)
+            raise
         except OSError as error:
             raise CorruptSegment(f"{key} cannot be read at time {time_us}: {error}") from error
         finally:
             segment.release()
-        return end if found is None else found
+        if found is None:
+            await self._confirm_end(segment)
+            return end
+        return found
 
     def _wake_waiters(self) -> None:
         waiters, self._waiters = self._waiters, []

@@ -27,6 +27,9 @@ from ister.wal.sink import Waiting
 
 log = logging.getLogger("ister.broker.topic")
 
+CONFIRM_SECONDS = 1.0
+"""How long the followers have to say that this node still leads, before it tells somebody of an end."""
+
 
 class ReplicatedTopic(OpenableTopic):
     _leading: Leading | None = None
@@ -159,6 +162,18 @@ class ReplicatedTopic(OpenableTopic):
         if segment.replication is not None:
             self.lose(error.message)
             raise NotLeader(f"this node's copy is not served: {error.message}") from error
+
+    async def _confirm_end(self, segment: Segment | None) -> None:
+        if segment is not None and segment.replication is None:
+            return  # without other replicas nobody else can end it
+        leading = self._leading
+        if segment is None or leading is None or leading.segment is not segment:
+            raise NotLeader(f"the open segment of {self.state.name} is not led by this node any more")
+        if not await leading.confirm(CONFIRM_SECONDS):
+            raise NotLeader(
+                f"too few replicas of {segment.identity.key} confirm that node {self._storage.node_id} still "
+                f"leads it: whether it ends here is not known"
+            )
 
     def follower_committed(self) -> None:
         self._wake_waiters()

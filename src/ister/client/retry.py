@@ -1,7 +1,8 @@
 """How a request is tried again: only after errors that may pass, ever more slowly, never for ever.
 
 The pause doubles from 20 ms to 2 s, and chance takes up to half of it off, so that clients which lost the
-same broker do not all come back at one moment. When the deadline has passed the last error is raised as
+same broker do not all come back at one moment. Where a broker answers, and only the node that leads is lost
+or not known yet, it is a quarter of a second at most: others take over in about one. When the deadline has passed the last error is raised as
 what it is, with what was tried, how often and for how long. Before that, once it takes longer than a hiccup,
 a warning in the log says what is waited for: a minute is long for whoever watches.
 """
@@ -19,6 +20,7 @@ log = logging.getLogger("ister.client")
 
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 2.0
+_LONGEST_PAUSE_IN_FAILOVER_S: Final = 0.25
 _TOKEN_SPAN: Final = 1 << 63
 _WORTH_A_WORD_S: Final = 2.5
 _LONG_S: Final = 5.0
@@ -35,9 +37,11 @@ def leaves_doubt(error: IsterError) -> bool:
     return error.retriable and not isinstance(error, _KNOWN_NOT_DONE)
 
 
-def pause_s(clock: Clock, failures: int) -> float:
-    """How long to wait after so many failures in a row."""
-    whole = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(failures - 1, 16))
+def pause_s(clock: Clock, failures: int, error: IsterError) -> float:
+    """How long to wait after so many failures in a row, of which this was the last."""
+    in_failover = isinstance(error, NodeUnreachable | NotLeader)
+    longest = _LONGEST_PAUSE_IN_FAILOVER_S if in_failover else _LONGEST_PAUSE_S
+    whole = min(longest, _FIRST_PAUSE_S * 2.0 ** min(failures - 1, 16))
     return whole * (0.5 + 0.5 * clock.token() / _TOKEN_SPAN)
 
 
@@ -92,4 +96,4 @@ class Retries:
         if elapsed >= self._deadline_s:
             raise gave_up(error, self._what, self._failures, elapsed) from error
         self._word.failing(error, self._what, elapsed, self._deadline_s)
-        await asyncio.sleep(min(pause_s(self._clock, self._failures), self._deadline_s - elapsed))
+        await asyncio.sleep(min(pause_s(self._clock, self._failures, error), self._deadline_s - elapsed))

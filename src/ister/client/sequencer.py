@@ -285,7 +285,7 @@ class Sequencer:
             self._settle(head, None, gave_up(error, what, max(head.attempts, self._failures), elapsed))
             return False
         self._word.failing(error, what, elapsed, self._retry_deadline_s)
-        await asyncio.sleep(min(pause_s(self._clock, self._failures), head.deadline - now))
+        await asyncio.sleep(min(pause_s(self._clock, self._failures, error), head.deadline - now))
         return True
 
     def _drop_settled(self) -> bool:

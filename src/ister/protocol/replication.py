@@ -23,6 +23,8 @@ class Replicate(Message, frozen=True):
     """Where the payload begins, or would."""
     commit_end: int
     """What is committed: followers may serve up to here (F5)."""
+    question: int = 0
+    """Not 0: do you still follow? Its answer has the same number."""
 
 
 class Refusal(StrEnum):
@@ -46,6 +48,8 @@ class Replicated(Message, frozen=True):
     """Up to here it has synced."""
     refusal: Refusal = Refusal.NONE
     recovery: int = 0
+    question: int = 0
+    """Of the message that this answers; 0 if that asked nothing, or frames were synced."""
 
 
 class Fence(Message, frozen=True):

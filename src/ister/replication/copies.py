@@ -162,6 +162,7 @@ class Copies:
                 raise UnknownTopic(f"this node does not follow {place.identity.key}")
             if state.is_sealed or state.recovery:
                 raise SegmentFenced(f"{place.identity.key} is sealed, or being recovered")
+            follower.leader = state.leader
             recovered = await run_to_end(self._disk, lambda: _open_copy(self._disk, place), Recovered.close)
             return FollowedSegment(
                 place.identity,

@@ -2,7 +2,8 @@
 
 Fault model: messages stop, and begin again on another connection, at any point; they may come before this
 node has heard of the segment, after it was fenced or sealed, or from a leader that does not know of that yet.
-Frames may be damaged on the way. The disk may fail.
+Frames may be damaged on the way. The disk may fail. A member that does not lead the segment may send frames,
+by a defect or by mistake: one frame of it would make this log another than the leader's.
 
 What holds: what is answered as synced is on this disk, follows from the segment's base without a gap, and is
 what the leader has there. After a fence nothing is taken and nothing is answered as synced any more (F2).
@@ -20,6 +21,7 @@ from ister.callers import Caller
 from ister.errors import BadRequest, IsterError, SegmentFenced, UnknownTopic
 from ister.frame import Corrupt, Frame, FrameHeader, Incomplete, decode
 from ister.protocol.codec import encode_header, encode_message
+from ister.protocol.peer import node_of
 from ister.protocol.replication import Refusal, Replicate, Replicated
 from ister.replication.counters import ReplicationCounters
 from ister.wal.followed import FollowedSegment
@@ -51,6 +53,10 @@ class Follower:
     ) -> None:
         self.segment_uid = segment_uid
         self.log: FollowedSegment | None = None
+        self.leader = 0
+        """The member that may send: known before the log is open."""
+        self._leads: Caller | None = None
+        """The connection that is known to be the leader's; it is asked who it is once."""
         self.refusal: Replicated | None = None
         """What everything is answered with: this copy takes nothing more."""
         self._on_committed = on_committed
@@ -103,12 +109,15 @@ class Follower:
             return
         log_ = self.log
         assert log_ is not None
+        if caller is not self._leads:
+            self._check_leads(caller)
         if message.base_offset > log_.end_offset:
-            _answer(caller, Replicated(self.segment_uid, log_.durable_end, Refusal.GAP))
+            end = log_.durable_end
+            _answer(caller, Replicated(self.segment_uid, end, Refusal.GAP, question=message.question))
             return
         frames = self._new_frames(message, payload, log_.end_offset)
         if not frames:
-            _answer(caller, Replicated(self.segment_uid, log_.durable_end))
+            _answer(caller, Replicated(self.segment_uid, log_.durable_end, question=message.question))
         else:
             self._tokens += 1
             self._waiting[self._tokens] = (caller, len(payload))
@@ -118,6 +127,19 @@ class Follower:
             self._counters.bytes_in.add(len(payload))
             self._counters.records_in.add(log_.end_offset - before)
         log_.commit_told(message.commit_end)
+
+    def _check_leads(self, caller: Caller) -> None:
+        """What holds of replicas rests on one process having written all of a segment (A3). Who sends and
+        does not lead ends the connection, and nothing of it is taken."""
+        assert caller.hello is not None, "frames are taken after a hello only"
+        sender = caller.hello.node
+        if sender.member != self.leader:
+            raise BadRequest(
+                f"node {sender.node_id} (disk {sender.disk_id}) sent frames of segment {self.segment_uid}: "
+                f"node {node_of(self.leader)} leads it",
+                hint="A broker does this only by a defect: look at its log, and which version it runs.",
+            )
+        self._leads = caller
 
     def _new_frames(
         self, message: Replicate, payload: bytes, end_offset: int

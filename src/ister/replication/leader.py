@@ -21,6 +21,7 @@ from ister.peers import Peers
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.peer import node_of
 from ister.protocol.replication import Refusal, Replicate, Replicated
+from ister.replication.confirming import Confirming
 from ister.replication.copying import run_checked
 from ister.replication.counters import ReplicationCounters
 from ister.replication.progress import Progress
@@ -75,6 +76,7 @@ class Leading:
         self._on_lost = on_lost
         self._told_due: asyncio.TimerHandle | None = None
         self._catching_up: dict[int, asyncio.Task[None]] = {}
+        self._confirming = Confirming(self.progress.quorum - 1, self._ask_all)
         self._closed = False
         self._wait: tuple[float, int] | None = None
         """Since when this node waits for the others to have what it has up to here; one wait at a time."""
@@ -111,6 +113,8 @@ class Leading:
     def connected(self, member: int) -> None:
         """Ask where it ends. What it was sent on the last connection may have come or not."""
         self.progress.connected(member)
+        for question in self._confirming.open:
+            self._ask(member, question)
         if self.segment.durable_end == self.segment.identity.base_offset:
             # Nothing was ever appended: there is nothing that it could have.
             self.progress.answered(member, Replicated(self.uid, self.segment.durable_end))
@@ -133,6 +137,8 @@ class Leading:
             log.warning(
                 "node %d does not follow %s: %s", node_of(member), self.segment.identity.key, answer.refusal
             )
+        elif answer.question:
+            self._confirming.answered(member, answer.question)
         self._advance()
         self._pump(member)
 
@@ -196,6 +202,22 @@ class Leading:
         for member in self.followers:
             if self.progress.is_following(member) and self.progress.known_commit(member) < end:
                 self._send(member, self.progress.sent_end(member), 0, (), 0)
+
+    # Still leading.
+
+    async def confirm(self, seconds: float) -> bool:
+        """Whether this node led the segment when it was asked: False if too few followers say so in time."""
+        return not self._closed and await self._confirming.confirm(seconds)
+
+    def _ask_all(self, question: int) -> None:
+        for member in self.followers:
+            if not self._closed and self.progress.is_connected(member):
+                self._ask(member, question)
+
+    def _ask(self, member: int, question: int) -> None:
+        base, commit = self.progress.synced_end(member), self.segment.committed_end
+        header = encode_header(Replicate(self._topic_uid, self.uid, base, commit, question))
+        self._streams.send(member, header, (), 0)
 
     # Sending.
 
@@ -273,6 +295,7 @@ class Leading:
     def close(self) -> None:
         """The segment is sealed, fenced or gone: nothing more is sent, and answers are not looked at."""
         self._closed = True
+        self._confirming.close()
         if self._told_due is not None:
             self._told_due.cancel()
         for member in self.followers:

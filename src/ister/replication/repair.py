@@ -41,7 +41,9 @@ CHECK_SECONDS = 5.0
 TURN_SECONDS = 30.0
 """How long each replica further back in the list waits for those before it."""
 ASK_SECONDS = 15.0
+FIRST_POLL_SECONDS = 0.05
 POLL_SECONDS = 1.0
+"""A node that copies is asked whether it has it: soon at first, as most segments that are left over are small."""
 REST_SECONDS = 30.0
 """After an attempt that came to nothing: so long the segment waits, and others are preferred to that node."""
 MAX_REPAIRS = 4
@@ -135,6 +137,8 @@ class Repairs:
         self._silent_since: dict[int, float] = {}
         self._needed_since: dict[int, float] = {}
         """Segments of which this node is a replica and that need a change, and since when."""
+        self._found: dict[int, tuple[TopicState, SegmentState]] = {}
+        """Those of them that were found by the last look and have not begun since."""
         self._running: set[int] = set()
         self._resting: dict[int, float] = {}
         """Segments of which the last attempt came to nothing: until when they wait."""
@@ -188,10 +192,17 @@ class Repairs:
                 held.update(segment.replicas)
             self._held = held
         self._needed_since = {uid: self._needed_since.get(uid, now) for uid in needed}
-        for uid, (topic, segment) in needed.items():
+        self._found = {uid: found for uid, found in needed.items() if uid not in self._running}
+        self._begin()
+
+    def _begin(self) -> None:
+        """As many as may be under way at a time."""
+        members = self.standing()
+        for uid, (topic, segment) in list(self._found.items()):
             if len(self._running) >= MAX_REPAIRS:
                 break
-            if uid not in self._running and uid not in self._resting and self._is_turn(segment, members):
+            if uid not in self._resting and self._is_turn(segment, members):
+                del self._found[uid]
                 self._running.add(uid)
                 self._spawn(self._repair(topic.uid, uid))
 
@@ -247,6 +258,7 @@ class Repairs:
                 self._avoided[change.target] = self._now() + REST_SECONDS
         finally:
             self._running.discard(uid)
+        self._begin()
 
     def _rest(self, uid: int) -> None:
         self._resting[uid] = self._now() + REST_SECONDS
@@ -254,13 +266,15 @@ class Repairs:
     async def _carry_out(self, place: Place, change: Change) -> bool:
         """Whether the list is changed now."""
         topic_uid, segment, key = place.topic.uid, place.segment, place.identity.key
+        pause = FIRST_POLL_SECONDS
         for member in (change.target,) if change.target else change.confirmed_by:
             if member == self._node.member:
                 continue
             while not await self._is_whole_at(member, place):
                 if not change.target:
                     return False
-                await asyncio.sleep(POLL_SECONDS)
+                await asyncio.sleep(pause)
+                pause = min(POLL_SECONDS, 2 * pause)
                 if not self._still_holds(place, change):
                     return False
         if not self._still_holds(place, change):

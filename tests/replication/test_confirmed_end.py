@@ -1,0 +1,101 @@
+"""A leader that others have replaced, and that has not heard of it, tells nobody that a topic ends there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+import ister
+from ister.errors import CorruptSegment, IsterError
+from ister.replication.confirming import Confirming
+from tests.replicas_sim.small import World, play
+
+FAR_FUTURE_US = 4_000_000_000_000_000
+
+
+async def replace_leader(world: World) -> int:
+    """Cut a leader off from the others, and have a record appended without it; the node that was cut off."""
+    leader, followers = await world.make_topic()
+    async with world.at(leader) as log:
+        await world.send(log, "t", b"1")
+    for follower in followers:
+        world.cut(leader, follower)
+    async with world.at(followers[0]) as log:
+        await world.send(log, "t", b"2", session="y")
+    assert world.topic(leader).end_offset == 1, "it has heard of what it should not have"
+    return leader
+
+
+async def latest(log: ister.Log) -> object:
+    return await log.offsets_at("t", "latest")
+
+
+async def since_a_time_to_come(log: ister.Log) -> object:
+    return await log.offsets_at("t", FAR_FUTURE_US)
+
+
+async def the_line(log: ister.Log) -> object:
+    return len([record async for record in log.read("t")])
+
+
+@pytest.mark.parametrize("ask", [latest, since_a_time_to_come, the_line])
+def test_an_end_is_told_only_by_who_still_leads(ask: Callable[[ister.Log], Awaitable[object]]) -> None:
+    async def script(world: World) -> None:
+        old = await replace_leader(world)
+        async with world.at(old, "client-2.reader") as log:
+            asking = asyncio.ensure_future(ask(log))
+            await asyncio.sleep(20)
+            assert not asking.done() or isinstance(asking.exception(), IsterError)
+            assert not asking.done() or not isinstance(asking.exception(), CorruptSegment)
+            for other in world.nodes:
+                if other != old:
+                    world.heal(old, other)
+            if asking.done():
+                asking = asyncio.ensure_future(ask(log))
+            assert await asking == 2
+        await world.judge("t")
+
+    play(script)
+
+
+def test_followers_that_come_back_are_asked_again() -> None:
+    async def script(world: World) -> None:
+        leader, followers = await world.make_topic(segment_records=100)
+        async with world.at(leader) as log:
+            await world.send(log, "t", b"1")
+            for follower in followers:
+                world.network.reset(world.nodes[leader].name, world.nodes[follower].name)
+            assert await latest(log) == 1
+        assert world.segment().segment == 1
+
+    play(script)
+
+
+def test_a_question_is_answered_by_enough_of_those_who_were_asked_after_it() -> None:
+    async def main() -> None:
+        asked: list[int] = []
+        confirming = Confirming(2, asked.append)
+        first = asyncio.ensure_future(confirming.confirm(10))
+        also = asyncio.ensure_future(confirming.confirm(10))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert asked == [1]
+        second = asyncio.ensure_future(confirming.confirm(10))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert asked == [1, 2]
+        confirming.answered(7, 1)
+        confirming.answered(7, 1)
+        await asyncio.sleep(0)
+        assert not first.done()
+        confirming.answered(8, 2)
+        assert await first and await also
+        await asyncio.sleep(0)
+        assert not second.done()
+        confirming.close()
+        assert not await second
+        assert confirming.open == []
+
+    asyncio.run(main())
