@@ -30,7 +30,7 @@ setup: ## make .venv and install everything into it (again only when something c
 core:
 	@$(SETUP) core
 
-demo: core ## a broker, a producer, a kill -9, nothing lost, and a Spark query over it
+demo: core ## a broker, a kill -9, three of them, a lost disk, nothing lost, and a Spark query over it
 	@$(SETUP) full --background
 	@$(RUN) scripts/demo.py
 

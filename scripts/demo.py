@@ -1,4 +1,4 @@
-"""The main job, end to end: a broker, a live tail, a kill -9, a cluster, nothing lost, a Spark query.
+"""The main job, end to end: a broker, a kill -9, three of them, a lost disk, nothing lost, a Spark query.
 
 Everything runs on loopback, on free ports, in a temporary directory that is removed at the end. Exits with 1,
 loudly, if a single acknowledged record is lost or comes twice. `--no-spark` leaves the last step out.
@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections import Counter
 from pathlib import Path
@@ -30,30 +31,35 @@ DOWN_SECONDS = 0.5
 CLUSTER_SECONDS = 6.0
 NODES = 3
 
+BOLD, DIM, PLAIN = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if sys.stdout.isatty() else ("", "", "")
+
 
 def say(step: str, why: str = "") -> None:
     """One line for each step: what happens, and why it matters."""
-    bold, dim, plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if sys.stdout.isatty() else ("", "", "")
-    print(f"{bold}==> {step}{plain}{dim}{'  ' + why if why else ''}{plain}", flush=True)
+    print(f"{BOLD}==> {step}{PLAIN}{DIM}{'  ' + why if why else ''}{PLAIN}", flush=True)
+
+
+def ister_command() -> str:
+    return str(Path(sys.executable).with_name("ister"))
 
 
 class BrokerProcess:
     """`ister serve` as a person would run it, with its log kept aside."""
 
     def __init__(self, directory: Path, node_id: int = 1) -> None:
-        self._directory = directory
         self._node_id = node_id
         self._log_path = directory / f"broker-{node_id}.log"
         self._log = self._log_path.open("ab")
+        self._data = directory / f"data-{node_id}"
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
         self.peer_port = -1
 
     def start(self, *more: str) -> None:
         """Again with the same ports; `more` are further options."""
-        command = [str(Path(sys.executable).with_name("ister")), "serve", "--output", "json"]
+        command = [ister_command(), "serve", "--output", "json"]
         command += ["--node-id", str(self._node_id), "--admin-port", "-1", "--client-port", str(self.port)]
-        command += ["--data-dir", str(self._directory / f"data-{self._node_id}"), *more]
+        command += ["--data-dir", str(self._data), *more]
         if self.peer_port >= 0:
             command += ["--peer-port", str(self.peer_port)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log)
@@ -73,6 +79,10 @@ class BrokerProcess:
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
+
+    def lose_disk(self) -> None:
+        """All that it ever had; it must be dead."""
+        shutil.rmtree(self._data)
 
     def end(self) -> None:
         """SIGTERM: it finishes what it has accepted."""
@@ -96,16 +106,25 @@ class Story:
         self.acknowledged: dict[int, bytes] = {}
         self.tailed: list[int] = []
         self.longest_stall = 0.0
-        self._last = time.monotonic()
+        self.last = time.monotonic()
+        """When something was acknowledged last."""
+        self.writing_seconds = 0.0
 
     def note(self, offsets: range, values: list[bytes]) -> None:
         now = time.monotonic()
-        self.longest_stall = max(self.longest_stall, now - self._last)
-        self._last = now
+        self.longest_stall = max(self.longest_stall, now - self.last)
+        self.last = now
         for offset, value in zip(offsets, values, strict=True):
             if offset in self.acknowledged:
                 raise SystemExit(f"LOST: offset {offset} was given out twice")
             self.acknowledged[offset] = value
+
+
+async def write(log: ister.Log, name: str, story: Story, seconds: float) -> None:
+    """All producers at once; returns when everything is acknowledged."""
+    story.last = began = time.monotonic()
+    await asyncio.gather(*(produce(log, f"{name}{n}", story, began + seconds) for n in range(PRODUCERS)))
+    story.writing_seconds += time.monotonic() - began
 
 
 async def produce(log: ister.Log, name: str, story: Story, until: float) -> None:
@@ -130,22 +149,21 @@ async def follow(log: ister.Log, story: Story) -> None:
 
 
 async def progress(story: Story) -> None:
+    shown = 0
     while True:
         await asyncio.sleep(1)
-        print(
-            f"    {len(story.acknowledged):>9,} acknowledged   {len(story.tailed):>9,} seen by the live tail",
-            flush=True,
-        )
+        count = len(story.acknowledged)
+        if count != shown:
+            print(f"    {count:>9,} acknowledged   {len(story.tailed):>9,} seen by the live tail", flush=True)
+        shown = count
 
 
 async def tell(brokers: list[BrokerProcess]) -> Story:
     broker, story = brokers[0], Story()
     async with ister.connect(broker.address) as log:
         await log.create_topic(TOPIC, segment_records=100_000)
-        until = time.monotonic() + RUN_SECONDS
         say(f"{PRODUCERS} producers write to {TOPIC!r}, a reader follows live", "acknowledged means on disk")
-        started = time.monotonic()
-        work = [asyncio.create_task(produce(log, f"p{n}", story, until)) for n in range(PRODUCERS)]
+        work = asyncio.create_task(write(log, "p", story, RUN_SECONDS))
         watch = [asyncio.create_task(follow(log, story)), asyncio.create_task(progress(story))]
         await asyncio.sleep(KILL_AFTER_SECONDS)
         say("kill -9 of the broker, in full flight", "no warning, no flush, no goodbye")
@@ -153,20 +171,14 @@ async def tell(brokers: list[BrokerProcess]) -> Story:
         await asyncio.sleep(DOWN_SECONDS)
         say("the broker starts again on the same directory", "the clients retry by themselves")
         await asyncio.to_thread(broker.start)
-        await asyncio.gather(*work)
+        await work
         await grow(log, brokers)
-        until = time.monotonic() + CLUSTER_SECONDS
-        say(f"the producers go on, now with {NODES} nodes", "a full segment hands the topic to the next node")
-        work = [asyncio.create_task(produce(log, f"q{n}", story, until)) for n in range(PRODUCERS)]
+        say(f"the producers go on, now with {NODES} nodes", "acknowledged means on the disks of two of them")
+        work = asyncio.create_task(write(log, "q", story, CLUSTER_SECONDS))
         await asyncio.sleep(KILL_AFTER_SECONDS)
-        leader = (await log.describe_topic(TOPIC)).segments[-1].leader
-        say(f"kill -9 of node {leader}, which leads", "the topic waits for it, the clients retry")
-        await asyncio.to_thread(brokers[leader - 1].kill)
-        await asyncio.sleep(DOWN_SECONDS)
-        say(f"node {leader} starts again")
-        await asyncio.to_thread(brokers[leader - 1].start)
-        await asyncio.gather(*work)
-        seconds = time.monotonic() - started
+        await lose_the_leader(log, brokers, story)
+        await work
+        await show_health(brokers, "--exit-when-healthy", "--nodes", str(NODES), "--timeout", "60s")
         async with asyncio.timeout(60):
             while len(story.tailed) < len(story.acknowledged):
                 if watch[0].done():
@@ -175,7 +187,7 @@ async def tell(brokers: list[BrokerProcess]) -> Story:
         for task in watch:
             task.cancel()
         say("reading everything back", "offset by offset, value by value")
-        await check(log, story, seconds)
+        await check(log, story)
     return story
 
 
@@ -189,17 +201,59 @@ async def grow(log: ister.Log, brokers: list[BrokerProcess]) -> None:
     join = f"127.0.0.1:{first.peer_port}"
     for broker in brokers[1:]:
         await asyncio.to_thread(broker.start, "--peer-port", "0", "--join", join)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await are_voters(log):  # noqa: ASYNC110 (what is waited for is other processes)
             await asyncio.sleep(0.1)
     await log.alter_topic(TOPIC, segment_records=20_000)
+    say(
+        "what one disk had is copied to the others",
+        "three replicas are the default: as many as there are nodes",
+    )
+    await show_health(brokers, "--exit-when-healthy", "--nodes", str(NODES), "--timeout", "60s")
+
+
+async def lose_the_leader(log: ister.Log, brokers: list[BrokerProcess], story: Story) -> None:
+    """For good, with its disk; and a node with its number comes back with nothing."""
+    leader = (await log.describe_topic(TOPIC)).segments[-1].leader
+    broker = brokers[leader - 1]
+    say(
+        f"kill -9 of node {leader}, which leads, and its data directory is deleted",
+        "as if the machine burned",
+    )
+    await asyncio.to_thread(broker.kill)
+    await asyncio.to_thread(broker.lose_disk)
+    killed = time.monotonic()
+    async with asyncio.timeout(60):
+        while story.last < killed:  # noqa: ASYNC110 (what is waited for is other processes)
+            await asyncio.sleep(0.02)
+    took = story.last - killed
+    say(f"writing goes on after {took:.1f} s", "another replica took over, with all that was acknowledged")
+    await show_health([one for one in brokers if one is not broker])
+    say(f"node {leader} starts again, with an empty disk", "its copies are made anew from the others'")
+    join = ",".join(f"127.0.0.1:{one.peer_port}" for one in brokers if one is not broker)
+    await asyncio.to_thread(broker.start, "--join", join)
+
+
+async def show_health(brokers: list[BrokerProcess], *more: str) -> None:
+    """What a person who asks is told; with `more` that ask to wait, the last thing."""
+    print(f"    {DIM}$ {' '.join(['ister', 'cluster', 'health', *more])}{PLAIN}", flush=True)
+    command = [ister_command(), "cluster", "health", *more]
+    command += ["--bootstrap", ",".join(broker.address for broker in brokers)]
+    asking = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    lines = (await asking.communicate())[0].decode().splitlines()
+    for line in lines[-1:] if more else lines:
+        indent = " " * (4 + len(line) - len(line.lstrip()))
+        width = max(60, shutil.get_terminal_size((110, 24)).columns)
+        print(textwrap.fill(line.strip(), width, initial_indent=indent, subsequent_indent=indent), flush=True)
+    if more and asking.returncode:
+        raise SystemExit("FAILED: the copies were not whole again within a minute.")
 
 
 async def are_voters(log: ister.Log) -> bool:
     return sum(node.role in ("leader", "voter") for node in (await log.cluster()).nodes) == NODES
 
 
-async def check(log: ister.Log, story: Story, seconds: float) -> None:
+async def check(log: ister.Log, story: Story) -> None:
     read: dict[int, bytes] = {}
     twice = 0
     async for record in log.read(TOPIC):
@@ -217,8 +271,9 @@ async def check(log: ister.Log, story: Story, seconds: float) -> None:
         ("seen by the live tail", f"{len(story.tailed):,}"),
         ("segments", f"{len(segments):,}"),
         ("led by", ", ".join(f"node {node}: {count}" for node, count in sorted(led.items()))),
-        ("longest stall of a producer", f"{story.longest_stall:.2f} s (killed, down, recovered; or growing)"),
-        ("acknowledged per second", f"{len(story.acknowledged) / seconds:,.0f}"),
+        ("fewest copies of a segment", f"{min(len(one.replicas) - len(one.behind) for one in segments)}"),
+        ("longest stall of a producer", f"{story.longest_stall:.2f} s (killed, and on again)"),
+        ("acknowledged per second", f"{len(story.acknowledged) / story.writing_seconds:,.0f}"),
     ]
     print()
     for name, value in rows:

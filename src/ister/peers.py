@@ -45,6 +45,7 @@ class Peers:
         self._links: dict[int, Link] = {}
         self._bulk: dict[int, BulkLink] = {}
         self._bulk_listener: BulkListener | None = None
+        self._starts: dict[int, int] = {}
         self._strangers: dict[int, None] = {}
         """Those of them that only called: the metadata has not said yet that they are members."""
         self._callers = Callers(
@@ -110,6 +111,8 @@ class Peers:
     def heard_from(self, hello: PeerHello) -> None:
         """It is up, and says where it is: no need to wait before dialling it there."""
         member = hello.node.member
+        if member in self._links:
+            self._starts[member] = max(hello.starts, self.starts_of(member))
         link = self._links.get(member)
         if link is not None:
             link.heard_from(hello.node)
@@ -146,6 +149,10 @@ class Peers:
         """Whether it answered within the last moments; this node itself always does."""
         link = self._links.get(member)
         return link.is_alive if link is not None else member == self.hello().node.member
+
+    def starts_of(self, member: int) -> int:
+        """How often another node was started, by what it last said; 0 if it did not."""
+        return self._starts.get(member, 0)
 
     def where_alive(self, member: int) -> tuple[str, int] | None:
         """Where another node was reached that answered within the last moments; None if it did not."""

@@ -11,13 +11,10 @@ failure likely to show again, and not certain to.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import random
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack, ExitStack
@@ -36,6 +33,7 @@ from ister.testing.checkers import Violation, check_history
 from ister.testing.history import History, Outcome, Read
 from tests.chaos.cluster_faults import Faults, Say, quiet
 from tests.chaos.cluster_load import RETRY_SECONDS, Load, connect, read_all
+from tests.chaos.command import Chaos
 
 TOPICS = ("orders", "events", "audit")
 SEGMENT_RECORDS = 200
@@ -293,10 +291,6 @@ def run_cluster(
     return result
 
 
-def tell(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}", file=sys.stderr, flush=True)
-
-
 def report(result: Result) -> str:
     lines = [
         "# Chaos in a cluster: the last full run",
@@ -323,34 +317,15 @@ def report(result: Result) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.cluster", description=__doc__)
-    parser.add_argument(
-        "--seconds", type=float, default=60.0, help="of faults; healing and judging come on top"
-    )
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--report", type=Path)
-    parser.add_argument("--directory", type=Path, help="an empty one, to keep the nodes' files and logs in")
-    parser.add_argument("--verbose", action="store_true", help="tell what goes wrong when")
-    options = parser.parse_args(arguments)
-    seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
-    print(f"cluster chaos seed {seed}, {options.seconds:g} s", flush=True)
-    try:
-        say = tell if options.verbose else quiet
-        result = run_cluster(options.seconds, seed, directory=options.directory, say=say)
-    except Exception:
-        traceback.print_exc()
-        print(f"FAILED; again: python -m tests.chaos.cluster --seconds {options.seconds:g} --seed {seed}")
-        return 1
-    print(
+def summary(result: Result) -> str:
+    return (
         f"clean in {result.seconds:.0f} s: {result.kills} kills, {result.pauses} pauses, "
         f"{result.rollovers} rollovers ({result.moves} to another node), {result.acknowledged} sends "
         f"acknowledged, {result.unknown} unknown, {result.records} records"
     )
-    if options.report is not None:
-        options.report.write_text(report(result), encoding="utf-8")
-    return 0
 
+
+CHAOS = Chaos("tests.chaos.cluster", __doc__, "cluster chaos", 60.0, run_cluster, summary, report)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(CHAOS.main())

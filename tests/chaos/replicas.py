@@ -12,11 +12,8 @@ likely to show again, and not certain to.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import random
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -28,9 +25,10 @@ import ister
 from ister.protocol.messages import TopicDescription
 from ister.testing.checkers import Violation
 from ister.testing.history import Read
-from tests.chaos.cluster import COPIES, TOPICS, ClusterChaos, Result, run_cluster, tell
+from tests.chaos.cluster import COPIES, TOPICS, ClusterChaos, Result, run_cluster
 from tests.chaos.cluster_faults import Say, quiet
 from tests.chaos.cluster_load import RETRY_SECONDS
+from tests.chaos.command import Chaos
 from tests.chaos.replicas_faults import DISK, DiskFaults
 
 SEGMENT_RECORDS = 5000
@@ -138,34 +136,15 @@ def report(result: Result) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.replicas", description=__doc__)
-    parser.add_argument(
-        "--seconds", type=float, default=120.0, help="of faults; healing and judging come on top"
-    )
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--report", type=Path)
-    parser.add_argument("--directory", type=Path, help="an empty one, to keep the nodes' files and logs in")
-    parser.add_argument("--verbose", action="store_true", help="tell what goes wrong when")
-    options = parser.parse_args(arguments)
-    seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
-    print(f"replica chaos seed {seed}, {options.seconds:g} s", flush=True)
-    try:
-        say = tell if options.verbose else quiet
-        result = run_replicas(options.seconds, seed, directory=options.directory, say=say)
-    except Exception:
-        traceback.print_exc()
-        print(f"FAILED; again: python -m tests.chaos.replicas --seconds {options.seconds:g} --seed {seed}")
-        return 1
-    print(
+def summary(result: Result) -> str:
+    return (
         f"clean in {result.seconds:.0f} s: {result.kills} kills, {result.faults[DISK]} with the disk, "
         f"all replicated again within {max(result.waits):.1f} s, {result.acknowledged} sends acknowledged, "
         f"{result.unknown} unknown, {result.records} records"
     )
-    if options.report is not None:
-        options.report.write_text(report(result), encoding="utf-8")
-    return 0
 
+
+CHAOS = Chaos("tests.chaos.replicas", __doc__, "replica chaos", 120.0, run_replicas, summary, report)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(CHAOS.main())

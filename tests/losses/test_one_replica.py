@@ -544,6 +544,8 @@ def test_health_says_no_more_that_the_topic_waits() -> None:
             await give_up(log)
             codes = [problem.code for problem in (await log.cluster()).problems]
             assert codes == ["node-down"], "nothing of it is left to wait for, or to read"
+            given_up = (await log.describe_topic("t")).segments[0]
+            assert given_up.lost and not given_up.copies, "and no copy of it is missing"
             removed = await log.remove_node(leader.node_id)
             assert removed.node_id == leader.node_id, "it holds the last copy of nothing"
 

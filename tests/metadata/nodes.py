@@ -12,6 +12,7 @@ from ister.metadata.replicated import ReplicatedMetadata
 from ister.protocol.messages import TopicSettings
 from ister.protocol.peer import JoinAnswer, NodeAddress, node_of
 from ister.testing import Loss, SimDisk, SimNetwork, SimProcess, VirtualLoop
+from tests.metadata.chains import seal
 
 PEER_PORT = 6001
 CLIENT_PORT = 9091
@@ -200,27 +201,14 @@ class Cluster:
         return topic(name, self.nodes[leader].member)
 
     def seal(self, uid: int, segment: int, end: int, by: int, then: int) -> SealSegment:
-        return seal(uid, segment, end, self.nodes[by].member, self.nodes[by].starts, self.nodes[then].member)
+        proposer = self.nodes[by]
+        return seal(
+            uid, segment, end, by=proposer.member, starts=proposer.starts, then=self.nodes[then].member
+        )
 
 
 def topic(name: str, member: int) -> CreateTopic:
     return CreateTopic(f"default/{name}", TopicSettings(), member, [member], 1)
-
-
-def seal(uid: int, segment: int, end: int, by: int, starts: int, then: int) -> SealSegment:
-    return SealSegment(
-        topic_uid=uid,
-        segment=segment,
-        end_offset=end,
-        end_position=end * 100,
-        next_leader=then,
-        next_replicas=[then],
-        producers=[],
-        last_append_time_us=end,
-        sealed_by=by,
-        starts=starts,
-        sealed_at_us=50,
-    )
 
 
 # A node alone.

@@ -11,7 +11,8 @@ from ister.errors import CorruptSegment, IsterError, StorageFailed
 from ister.metadata.commands import Result, TrimTopic
 from ister.testing import Loss, VirtualLoop, simulate
 from ister.testing.mount import OpenFile
-from tests.metadata.nodes import Node, alone, create, names, numbered, run_alone, seal, topic
+from tests.metadata.chains import seal
+from tests.metadata.nodes import Node, alone, create, names, numbered, run_alone, topic
 
 
 @pytest.fixture(autouse=True)
@@ -160,7 +161,9 @@ def test_p5_a_full_disk_can_still_seal_and_trim(every: int, seed: int) -> None:
         node.disk.capacity = 0
         for _ in range(3):
             for _ in range(120):
-                command = seal(uid, segment, segment * 10, node.member, node.starts, node.member)
+                command = seal(
+                    uid, segment, segment * 10, by=node.member, starts=node.starts, then=node.member
+                )
                 assert (await store.propose(command)).result is Result.APPLIED
                 segment += 1
             assert (await store.propose(TrimTopic(uid, (segment - 1) * 10))).result is Result.APPLIED

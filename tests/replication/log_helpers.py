@@ -6,8 +6,11 @@ import asyncio
 import random
 from typing import Any
 
+import pytest
+
 from ister.frame import encode, frames_in, stamp
 from ister.io.disk import Disk, parent
+from ister.replication import copying
 from ister.replication.copying import Source, Wanted, read_frames
 from ister.testing import SimClock, SimDisk, VirtualLoop, simulate
 from ister.wal.recovery import Recovered, SegmentIdentity, create, marked, recover
@@ -68,6 +71,13 @@ def reopened(disk: Disk, **how: Any) -> Recovered:
     return recover(disk, IDENTITY, [], 0, **how)
 
 
+FRAMES = leader_frames(40)
+DATA = b"".join(FRAMES)
+END = end_of(FRAMES)
+FRAME = len(FRAMES[0])
+"""The size of each."""
+
+
 class Replica:
     """A good log on a disk of its own, served as a node would. Counts what it was asked for."""
 
@@ -123,6 +133,17 @@ def run_until_it_dies(make: Any, seed: int = 0) -> Any:
         return None if task.cancelled() else task.result()
 
     return simulate(main, seed)
+
+
+def copy_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many chunks and several syncs in a short log."""
+    monkeypatch.setattr(copying, "CHUNK_BYTES", 4 * FRAME)
+    monkeypatch.setattr(copying, "CHECKPOINT_INTERVAL_BYTES", 12 * FRAME)
+    monkeypatch.setattr("ister.wal.side_file.INDEX_INTERVAL_BYTES", 2 * FRAME)
+
+
+def durable(disk: SimDisk) -> bytes:
+    return disk.durable_bytes(LOG)
 
 
 def foreign(frames: list[bytes], uid: int) -> list[bytes]:

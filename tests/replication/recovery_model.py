@@ -1,9 +1,10 @@
 """A segment's recoveries in miniature: `python -m tests.replication.recovery_model --seeds 5000`.
 
-Each coordinator runs the real `Recovery`, the leader the real `Progress` (`segment_model`). What is between
-them is here: a bag of messages that are lost, late, or executed without an answer; processes that die at any
-step; disks that are lost, or cut a rotten tail; a leader that goes on while its segment is recovered; several
-coordinators at once. In the end the weather clears, and the segment has to be sealed.
+Each coordinator runs the real `Recovery`, the leader the real `Progress` (`segment_model`); what the replicas
+and the metadata answer is in `answering_model`. What is between them is here: a bag of messages that are
+lost, late, or executed without an answer; processes that die at any step; disks that are lost, or cut a
+rotten tail; a leader that goes on while its segment is recovered; several coordinators at once. In the end
+the weather clears, and the segment has to be sealed.
 
 Faults stay within what is promised: a minority is lost or in doubt; or nobody is lost, and of those who had
 what was acknowledged one is not in doubt.
@@ -20,8 +21,6 @@ from ister.replication.failover import Recovery
 from ister.replication.failover_events import (
     Begin,
     BeginMissed,
-    Begun,
-    Copied,
     Copy,
     CopyFault,
     CopyMissed,
@@ -29,7 +28,6 @@ from ister.replication.failover_events import (
     Effect,
     Event,
     Fence,
-    Fenced,
     FenceFault,
     FenceMissed,
     GiveUp,
@@ -40,15 +38,13 @@ from ister.replication.failover_events import (
     ProposeSeal,
     Reason,
     SealMissed,
-    SegmentSealed,
-    Superseded,
 )
 from ister.replication.progress import Progress
-from tests.replication.segment_model import Disk, Faults, Segment, require
+from tests.replication.answering_model import Answering
+from tests.replication.segment_model import Faults, require
 
 STEPS = 160
 CALM_ROUNDS = 60
-RECORD_BYTES = 10
 WEATHERS = ("", "the leader is gone", "the leader runs on", "anybody is hidden", "many coordinate")
 UNEXPECTED = (Reason.COMMITTED_MISSING, Reason.DIVERGED)
 
@@ -71,7 +67,7 @@ class Attempt:
         self.is_alive = not self.machine.is_over
 
 
-class World(Segment):
+class World(Answering):
     """One seed's segment, what befalls it, and its recovery."""
 
     def __init__(
@@ -88,8 +84,6 @@ class World(Segment):
         count = random.choice((2, 4) if is_duel else (1, 2, 3, 3, 3, 4, 5))
         super().__init__(random, count, random.randint(is_duel, 2), faults or Faults(), progress_class)
         self.recovery_class = recovery_class
-        self.last_begun = 0
-        self.seal: ProposeSeal | None = None
         self.bag: list[tuple[Attempt | None, Effect | Event]] = []
         self.late: list[tuple[Attempt | None, Effect]] = []
         self.lateness = 0.35 if is_duel else random.choice((0.0, 0.25))
@@ -101,8 +95,6 @@ class World(Segment):
         self.victims = random.sample(self.replicas, can_be_struck)
         if not self.may_lose and random.random() < 0.5:
             self.victims = list(self.replicas[1:])
-        self.hidden: set[int] = set()
-        """Members that others' requests do not reach, though the leader's stream may."""
         self.actions: list[Callable[[], None]] = [
             self.append,
             self.pump,
@@ -247,6 +239,11 @@ class World(Segment):
         if missed and attempt is not None:
             bag.append((attempt, self.missed(item)))
 
+    def tell_all(self, event: Event) -> None:
+        for attempt in self.attempts:
+            if attempt.is_alive:
+                self.bag.append((attempt, event))
+
     def missed(self, effect: Effect) -> Event:
         match effect:
             case Fence(member):
@@ -257,97 +254,6 @@ class World(Segment):
                 return SealMissed(ProposalFault.FAILED)
             case _:
                 return BeginMissed(ProposalFault.FAILED)
-
-    def execute(self, effect: Effect, by: int) -> Event | None:
-        """The answer, or nothing while it is not done."""
-        match effect:
-            case Fence(member, recovery):
-                if member in self.hidden and member != by:
-                    return FenceMissed(member, FenceFault.UNREACHABLE)
-                return self.fence(self.disks[member], recovery)
-            case Copy():
-                return self.copy(effect)
-            case ProposeSeal():
-                return self.apply_seal(effect)
-            case _:
-                return self.apply_begin(by)
-
-    def apply_begin(self, by: int) -> Event:
-        if self.seal is not None:
-            return BeginMissed(ProposalFault.STALE)
-        self.last_begun += self.random.randint(1, 9)
-        self.tell_all(Superseded(self.last_begun, by))
-        self.counts["begun"] += 1
-        return Begun(self.last_begun)
-
-    def tell_all(self, event: Event) -> None:
-        for attempt in self.attempts:
-            if attempt.is_alive:
-                self.bag.append((attempt, event))
-
-    def fence(self, disk: Disk, recovery: int) -> Event:
-        if disk.lost is not None:
-            return FenceMissed(disk.member, disk.lost)
-        if not disk.is_up:
-            return FenceMissed(disk.member, FenceFault.UNREACHABLE)
-        if recovery < disk.promised and not self.faults.fence_not_compared:
-            return FenceMissed(disk.member, FenceFault.SUPERSEDED)
-        disk.promised = recovery
-        disk.sync(disk.written)
-        if disk.member == self.leader:
-            self.is_leading = False
-        commit = self.acknowledged if disk.member == self.leader else disk.known_commit
-        return Fenced(disk.member, disk.durable, disk.durable * RECORD_BYTES, disk.in_doubt, commit)
-
-    def copy(self, effect: Copy) -> Event | None:
-        target, source = self.disks[effect.target], self.disks[effect.source]
-        if not target.is_up or target.lost is not None:
-            return CopyMissed(target.member, source.member, CopyFault.TARGET)
-        if effect.recovery != target.promised and target.member in self.substitutes:
-            if effect.recovery < target.promised and not self.faults.fence_not_compared:
-                return CopyMissed(target.member, source.member, CopyFault.SUPERSEDED)
-            # A substitute has no log of its own to go on with: each recovery's copy begins anew.
-            target.promised, target.durable, target.written = effect.recovery, 0, 0
-        elif effect.recovery < target.promised and not self.faults.fence_not_compared:
-            return CopyMissed(target.member, source.member, CopyFault.SUPERSEDED)
-        if target.durable < effect.end_offset:
-            if not source.is_up or source.lost is not None or source.member in self.hidden:
-                return CopyMissed(target.member, source.member, CopyFault.SOURCE_UNREACHABLE)
-            if source.durable < effect.end_offset:
-                return CopyMissed(target.member, source.member, CopyFault.SOURCE_DAMAGED)
-            target.sync(min(effect.end_offset, target.durable + self.random.randint(1, 5)))
-            target.written = max(target.written, target.durable)
-            if target.durable < effect.end_offset:
-                return None
-        return Copied(target.member, target.durable, target.durable * RECORD_BYTES)
-
-    def apply_seal(self, seal: ProposeSeal) -> Event:
-        is_last = seal.recovery == self.last_begun or self.faults.older_seal_accepted
-        if self.seal is not None or not is_last:
-            return SealMissed(ProposalFault.STALE)
-        if any(self.disks[member].has_left for member in seal.replicas):
-            return SealMissed(ProposalFault.REFUSED)
-        self.seal, self.sealed_end = seal, seal.end_offset
-        self.check_seal(seal)
-        self.tell_all(SegmentSealed(seal.end_offset))
-        return SegmentSealed(seal.end_offset)
-
-    def check_seal(self, seal: ProposeSeal) -> None:
-        end, holders = seal.end_offset, seal.holders
-        require(end >= self.acknowledged, f"sealed at {end}, {self.acknowledged} was acknowledged")
-        require(len(set(holders)) >= self.quorum, f"{holders} are fewer than {self.quorum}")
-        require(seal.replicas[: len(holders)] == holders, f"{seal.replicas} does not begin with {holders}")
-        require(len(set(seal.replicas)) == len(seal.replicas), f"{seal.replicas} names somebody twice")
-        for member in holders:
-            disk = self.disks[member]
-            was_struck = disk.lost is not None or disk.in_doubt
-            require(
-                disk.durable >= end or was_struck,
-                f"{member} is said to hold {end}, but ends at {disk.durable}",
-            )
-        self.counts["substituted"] += any(member in self.substitutes for member in holders)
-        self.counts["tail kept"] += end > self.acknowledged
-        self.counts["tail cut"] += end < self.log_end
 
     # The end.
 

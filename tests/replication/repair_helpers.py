@@ -94,3 +94,8 @@ def has_files(world: World, node: WorldNode, segment: SegmentState, topic: str =
 
 def holders(segment: SegmentState) -> list[int]:
     return [node_of(member) for member in segment.replicas]
+
+
+def replicas_of(world: World, uid: int, topic: str = "t") -> list[int]:
+    """Of a sealed segment, by its uid: the members that have it now."""
+    return next(one.replicas for one in sealed(world, topic) if one.uid == uid)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,21 +11,25 @@ import pytest
 from ister.errors import CorruptFrame, CorruptSegment, NodeUnreachable, StorageFailed
 from ister.frame import HEADER_SIZE
 from ister.io.disk import read_whole
-from ister.replication import copying
 from ister.replication.copying import Copied, Source, copy_log, read_frames, replace_copy
 from ister.testing import Loss, SimDisk, VirtualLoop, simulate
 from ister.wal.producers import ProducerTable
+from tests.open_files import OpenedFiles
 from tests.replication.log_helpers import (
+    DATA,
+    END,
+    FRAME,
+    FRAMES,
     IDENTITY,
     LOG,
     PRODUCER,
-    SIDE,
     Replica,
     answering,
     clock_of,
+    copy_in_small_steps,
+    durable,
     end_of,
     foreign,
-    leader_frames,
     new_disk,
     put_checkpointed,
     put_log,
@@ -36,31 +39,14 @@ from tests.replication.log_helpers import (
     wanted,
 )
 
-FRAMES = leader_frames(40)
-DATA = b"".join(FRAMES)
-END = end_of(FRAMES)
-FRAME = len(FRAMES[0])
-
 
 @pytest.fixture(autouse=True)
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Many chunks and several syncs in a short log."""
-    monkeypatch.setattr(copying, "CHUNK_BYTES", 4 * FRAME)
-    monkeypatch.setattr(copying, "CHECKPOINT_INTERVAL_BYTES", 12 * FRAME)
-    monkeypatch.setattr("ister.wal.side_file.INDEX_INTERVAL_BYTES", 2 * FRAME)
-    yield
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    copy_in_small_steps(monkeypatch)
 
 
 def copy(disk: SimDisk, source: Source, end: int = END, rate: int = 0) -> Copied:
     return run(lambda clock: copy_log(disk.mount(), clock, wanted(end), source, bytes_per_second=rate))
-
-
-def replaced(disk: SimDisk, source: Source, end: int = END) -> Copied:
-    return run(lambda clock: replace_copy(disk.mount(), clock, wanted(end), source))
-
-
-def durable(disk: SimDisk) -> bytes:
-    return disk.durable_bytes(LOG)
 
 
 def folded(frames: list[bytes]) -> ProducerTable:
@@ -272,42 +258,6 @@ def test_a_corrupt_copy_is_never_a_source(place: str) -> None:
     assert kept.file.read(kept.position, 0) == DATA[: kept.position]
 
 
-# Serving.
-
-
-def served(replica: Replica, offset: int, max_bytes: int = 1 << 20) -> bytes:
-    return replica.read_now(offset, max_bytes)
-
-
-def test_serving_gives_whole_frames_within_the_bytes_asked_for_and_at_least_one() -> None:
-    replica = Replica(FRAMES)
-    assert served(replica, 100, 2 * FRAME + 5) == b"".join(FRAMES[:2])
-    assert served(replica, 103, 1) == FRAMES[1]
-    assert served(replica, 100) == DATA
-    assert served(replica, END) == b""
-
-
-def test_serving_stops_at_the_limit() -> None:
-    log = Replica(FRAMES).log
-    data = read_frames(log.file, log.index, "t", 10 * FRAME, 130, 121, 1 << 20)
-    assert data == b"".join(FRAMES[7:10])
-
-
-def test_serving_notices_a_frame_that_was_lost_from_the_middle() -> None:
-    disk = new_disk()
-    put_log(disk, b"".join(FRAMES[:5] + FRAMES[6:]))
-    file, index = disk.open(LOG), Replica(FRAMES[:1]).log.index
-    with pytest.raises(CorruptSegment, match=r"offsets from 115 on cannot be read.*offset 118 follows"):
-        read_frames(file, index, "t", 39 * FRAME, END, 100, 1 << 20)
-
-
-def test_a_source_that_cannot_be_read_says_so() -> None:
-    replica = Replica(FRAMES)
-    replica.disk.faults.add("read")
-    with pytest.raises(CorruptSegment, match="cannot be read at offset 100"):
-        served(replica, 100)
-
-
 # Damage and failures here.
 
 
@@ -327,7 +277,7 @@ def test_a_log_here_that_lost_what_was_durable_is_damage_and_is_replaced() -> No
     disk.tear(LOG, 10 * FRAME)
     with pytest.raises(CorruptSegment, match="were durable"):
         copy(disk, replica.source)
-    replaced(disk, replica.source)
+    run(lambda clock: replace_copy(disk.mount(), clock, wanted(END), replica.source))
     disk.crash(Loss.ALL)
     assert durable(disk) == DATA
 
@@ -388,15 +338,7 @@ def test_a_copy_takes_as_long_as_its_rate_says(rate: int, seconds: float) -> Non
 @pytest.mark.parametrize("turns", range(1, 40, 3))
 def test_a_copy_that_is_cancelled_leaves_no_work_behind_and_no_file_open(turns: int) -> None:
     replica, disk = Replica(FRAMES), new_disk(turns)
-    opened: list[object] = []
-    really_open = disk.open
-
-    def counting(path: str, *, create: bool = False) -> object:
-        file = really_open(path, create=create)
-        opened.append(file)
-        return file
-
-    disk.open = counting  # type: ignore[assignment, method-assign]
+    opened = OpenedFiles(disk)
 
     async def main(loop: VirtualLoop) -> bytes:
         task = loop.create_task(copy_log(disk, clock_of(loop), wanted(END), replica.source))
@@ -406,90 +348,10 @@ def test_a_copy_that_is_cancelled_leaves_no_work_behind_and_no_file_open(turns: 
         await asyncio.wait([task])
         assert task.cancelled() or task.done()
         after = read_whole(disk, LOG) if disk.exists(LOG) else b""
-        assert not any(file._open for file in opened)  # type: ignore[attr-defined]
+        assert not opened.still_open
         await asyncio.sleep(1)
         assert (read_whole(disk, LOG) if disk.exists(LOG) else b"") == after
         return after
 
     kept = simulate(main, turns)
     assert kept == DATA[: len(kept)]
-
-
-# Replacing a corrupt copy.
-
-
-def corrupt_copy(seed: int = 0) -> tuple[SimDisk, bytes]:
-    disk = new_disk(seed)
-    put_checkpointed(disk, DATA)
-    disk.rot(LOG, 5 * FRAME + 100, bit=2)
-    return disk, durable(disk)
-
-
-def test_a_corrupt_copy_is_replaced_by_a_good_one() -> None:
-    disk, _ = corrupt_copy()
-    copied = replaced(disk, Replica(FRAMES).source)
-    assert (copied.end_offset, copied.end_position) == (END, len(DATA))
-    disk.crash(Loss.ALL)
-    assert durable(disk) == DATA
-    assert disk.list("segments/1") == ["1-7.log", "1-7.side"]
-    assert reopened(disk.mount(), sealed_end=END).source == "checkpoint"
-
-
-def test_a_copy_that_was_never_cut_at_the_seal_is_replaced_too() -> None:
-    """Its checkpoints speak of more than the new log has."""
-    disk, _ = corrupt_copy()
-    replaced(disk, Replica(FRAMES[:20]).source, end_of(FRAMES[:20]))
-    disk.crash(Loss.ALL)
-    assert durable(disk) == b"".join(FRAMES[:20])
-    assert reopened(disk.mount(), sealed_end=end_of(FRAMES[:20])).position == 20 * FRAME
-
-
-@pytest.mark.parametrize("end", [20, 40])
-@pytest.mark.parametrize("seed", range(16))
-def test_a_power_cut_at_any_step_of_a_replacement_leaves_the_old_log_or_the_new(seed: int, end: int) -> None:
-    frames, step = FRAMES[:end], 0
-    replica, seen = Replica(frames), set()
-    while True:
-        disk, old = corrupt_copy(seed * 1000 + step)
-        disk.crash_after(step)
-        done = run_until_it_dies(
-            lambda clock, disk=disk: replace_copy(disk.mount(), clock, wanted(end_of(frames)), replica.source)
-        )
-        if done is not None:
-            break
-        found = durable(disk)
-        assert found in (old, replica.data)
-        if found == replica.data:
-            assert reopened(disk.mount(), sealed_end=end_of(frames)).position == len(found)
-        seen.add(found)
-        replaced(disk, replica.source, end_of(frames))
-        disk.crash(Loss.ALL)
-        assert durable(disk) == replica.data
-        assert disk.list("segments/1") == ["1-7.log", "1-7.side"], "nothing is left over"
-        step += 1
-    assert seen == {old, replica.data}
-
-
-def test_a_replacement_that_fails_leaves_the_old_copy_and_nothing_aside() -> None:
-    disk, old = corrupt_copy()
-    with pytest.raises(CorruptFrame, match="node 2"):
-        replaced(disk, answering(b"".join(FRAMES[:4]), FRAMES[5]))
-    disk.capacity = disk.capacity - disk.free_bytes() + 10 * FRAME
-    with pytest.raises(StorageFailed, match="No space left"):
-        replaced(disk, Replica(FRAMES).source)
-    disk.capacity = 1 << 30
-    disk.faults.add("sync", suffix=".copy.log", count=1, after=1)
-    with pytest.raises(StorageFailed, match="Input/output"):
-        replaced(disk, Replica(FRAMES).source)
-    assert durable(disk) == old
-    assert disk.list("segments/1") == ["1-7.log", "1-7.side"]
-    assert disk.durable_bytes(SIDE)
-
-
-def test_a_replacement_from_a_corrupt_source_does_not_happen() -> None:
-    disk, old = corrupt_copy()
-    replica = Replica(FRAMES)
-    replica.disk.rot(LOG, 33 * FRAME + 100)
-    with pytest.raises(CorruptSegment):
-        replaced(disk, replica.source)
-    assert durable(disk) == old

@@ -1,72 +1,46 @@
-"""A recovery as its coordinator lives it: what it is told, and what it asks for then (F1 to F3, P3, I2)."""
+"""A recovery as its coordinator lives it: when it has heard enough, and how it ends (F1 to F3, P3, I2)."""
 
 from __future__ import annotations
 
 import pytest
 
 from ister.errors import InvariantBroken
-from ister.protocol.peer import member_of
 from ister.replication.failover import Phase, Recovery
 from ister.replication.failover_events import (
     Begin,
     BeginMissed,
     Begun,
-    Copied,
     Copy,
     CopyFault,
     CopyMissed,
     Done,
-    Effect,
     Fence,
     Fenced,
     FenceFault,
     FenceMissed,
-    GiveUp,
-    Members,
     PausePassed,
     ProposalFault,
     ProposeBegin,
-    ProposeSeal,
     Reason,
     SealMissed,
     SegmentSealed,
     Superseded,
 )
-
-A, B, C, D, E, X, Y = (member_of(number, "d15c") for number in range(1, 8))
-"""Replicas, A the leader; X and Y are substitutes."""
-ALL = frozenset((A, B, C, D, E, X, Y))
-NUMBER = 17
-
-
-def everybody(*substitutes: int, gone: tuple[int, ...] = ()) -> Members:
-    return Members(ALL.difference(gone), substitutes)
-
-
-def has(member: int, end: int, *, in_doubt: bool = False, commit: int = 0) -> Fenced:
-    return Fenced(member, end, end * 100, in_doubt, commit)
-
-
-def copied(member: int, end: int) -> Copied:
-    return Copied(member, end, end * 100)
-
-
-def begun(own: int, replicas: tuple[int, ...], members: Members | None = None) -> Recovery:
-    """A recovery that has fenced nobody yet, and has asked for it."""
-    machine = Recovery(own, replicas, members or everybody())
-    machine.step(Begin())
-    machine.step(Begun(NUMBER))
-    return machine
-
-
-def seal(end: int, holders: tuple[int, ...], later: tuple[int, ...] = ()) -> list[Effect]:
-    return [ProposeSeal(NUMBER, end, end * 100, holders, (*holders, *later))]
-
-
-def gave_up(effects: list[Effect]) -> GiveUp:
-    assert len(effects) == 1
-    assert isinstance(effects[0], GiveUp)
-    return effects[0]
+from tests.replication.failover_helpers import (
+    NUMBER,
+    A,
+    B,
+    C,
+    D,
+    E,
+    X,
+    begun,
+    copied,
+    everybody,
+    gave_up,
+    has,
+    seal,
+)
 
 
 def test_a_lost_leader_is_recovered_step_by_step() -> None:
@@ -239,116 +213,6 @@ def test_logs_that_are_not_prefixes_of_one_stop_it() -> None:
     given = gave_up(machine.step(Fenced(C, 80, 8_001, False, 0)))
     assert (given.why, given.retry) == (Reason.DIVERGED, False)
     assert "8001 bytes, another 8000" in given.message
-
-
-# Copies, and who holds it.
-
-
-def test_a_late_longer_answer_does_not_move_the_end_but_holds_it() -> None:
-    machine = begun(B, (A, B, C))
-    machine.step(has(B, 70))
-    machine.step(has(C, 80))
-    assert machine.step(has(A, 100)) == []
-    assert machine.step(copied(B, 80)) == seal(80, (B, A, C))
-
-
-def test_a_late_shorter_answer_copies_too() -> None:
-    machine = begun(B, (A, B, C))
-    machine.step(has(B, 70))
-    machine.step(has(C, 80))
-    assert machine.step(has(A, 60)) == [Copy(A, C, 80, NUMBER)]
-
-
-def test_two_replicas_need_a_substitute_when_one_is_lost() -> None:
-    machine = begun(B, (A, B), everybody(X, Y))
-    assert machine.step(has(B, 80)) == [Copy(X, B, 80, NUMBER)]
-    assert machine.step(copied(X, 80)) == seal(80, (B, X), later=(A,))
-
-
-def test_another_substitute_is_asked_when_one_fails() -> None:
-    machine = begun(B, (A, B), everybody(X, Y))
-    machine.step(has(B, 80))
-    assert machine.step(CopyMissed(X, B, CopyFault.TARGET)) == [Copy(Y, B, 80, NUMBER)]
-    assert machine.step(CopyMissed(Y, B, CopyFault.TARGET)) == []
-    assert machine.step(FenceMissed(A, FenceFault.UNREACHABLE)) == []
-    assert machine.step(PausePassed(everybody(Y, X))) == [Fence(A, NUMBER), Copy(Y, B, 80, NUMBER)]
-
-
-def test_without_substitutes_it_waits_for_a_node_to_join() -> None:
-    machine = begun(B, (A, B), everybody())
-    assert machine.step(has(B, 80)) == []
-    assert machine.step(PausePassed(everybody(X))) == [Copy(X, B, 80, NUMBER)]
-
-
-def test_a_replica_whose_copy_fails_is_stood_in_for() -> None:
-    machine = begun(B, (A, B, C), everybody(X))
-    machine.step(has(B, 80))
-    machine.step(has(C, 70))
-    assert machine.step(CopyMissed(C, B, CopyFault.TARGET)) == [Copy(X, B, 80, NUMBER)]
-    assert machine.step(copied(X, 80)) == seal(80, (B, X), later=(A, C))
-
-
-def test_nobody_stands_in_for_the_coordinator() -> None:
-    machine = begun(B, (A, B, C), everybody(X, Y))
-    machine.step(has(B, 70))
-    machine.step(has(C, 80))
-    assert machine.step(CopyMissed(B, C, CopyFault.TARGET)) == []
-    assert machine.step(PausePassed(everybody(X, Y))) == [Copy(B, C, 80, NUMBER)]
-
-
-def test_another_source_is_used_when_one_cannot_be_read() -> None:
-    machine = begun(B, (A, B, C, D, E))
-    machine.step(has(B, 70))
-    machine.step(has(C, 80))
-    assert machine.step(has(D, 80)) == [Copy(B, C, 80, NUMBER)]
-    assert machine.step(CopyMissed(B, C, CopyFault.SOURCE_UNREACHABLE)) == [Copy(B, D, 80, NUMBER)]
-    assert machine.step(copied(B, 80)) == seal(80, (B, C, D), later=(A, E))
-
-
-def test_the_only_source_is_asked_again_after_a_pause_whether_it_is_there() -> None:
-    machine = begun(B, (A, B, C))
-    machine.step(has(B, 70))
-    machine.step(has(C, 80))
-    assert machine.step(CopyMissed(B, C, CopyFault.SOURCE_UNREACHABLE)) == []
-    assert machine.step(PausePassed(everybody())) == [Fence(C, NUMBER)]
-    assert machine.step(has(C, 80)) == [Copy(B, C, 80, NUMBER)]
-
-
-def test_the_others_decide_when_the_only_source_is_gone_and_they_are_enough() -> None:
-    machine = begun(B, (A, B, C))
-    machine.step(has(B, 70))
-    assert machine.step(has(C, 80)) == [Copy(B, C, 80, NUMBER)]
-    assert machine.step(has(A, 70)) == [Copy(A, C, 80, NUMBER)]
-    machine.step(CopyMissed(A, C, CopyFault.SOURCE_UNREACHABLE))
-    machine.step(CopyMissed(B, C, CopyFault.SOURCE_UNREACHABLE))
-    assert machine.step(PausePassed(everybody())) == [Fence(C, NUMBER), *seal(70, (B, A), later=(C,))]
-
-
-def test_a_damaged_source_is_not_used_again_and_does_not_count() -> None:
-    machine = begun(B, (A, B, C))
-    machine.step(has(B, 70))
-    machine.step(has(C, 80))
-    assert machine.step(CopyMissed(B, C, CopyFault.SOURCE_DAMAGED)) == []
-    assert machine.step(has(C, 80)) == []
-    assert machine.step(has(A, 80)) == [Copy(B, A, 80, NUMBER)]
-
-
-def test_a_damaged_source_that_leaves_too_few_to_hold_it_ends_the_attempt() -> None:
-    machine = begun(B, (A, B))
-    machine.step(has(A, 80))
-    assert machine.step(has(B, 70)) == [Copy(B, A, 80, NUMBER)]
-    given = gave_up(machine.step(CopyMissed(B, A, CopyFault.SOURCE_DAMAGED)))
-    assert (given.why, given.retry) == (Reason.TOO_FEW, True)
-
-
-def test_a_holder_that_leaves_the_cluster_is_replaced_before_the_seal_is_proposed_again() -> None:
-    machine = begun(B, (A, B, C), everybody(X))
-    machine.step(has(B, 80))
-    assert machine.step(has(C, 80)) == seal(80, (B, C), later=(A,))
-    assert machine.step(SealMissed(ProposalFault.REFUSED)) == []
-    without = everybody(X, gone=(C,))
-    assert machine.step(PausePassed(without)) == [Copy(X, B, 80, NUMBER)]
-    assert machine.step(copied(X, 80)) == seal(80, (B, X), later=(A,))
 
 
 # Ends.

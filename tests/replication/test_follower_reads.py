@@ -95,7 +95,8 @@ def test_a_reader_that_waits_at_a_follower_gets_what_comes() -> None:
 
 
 def test_what_a_follower_has_synced_and_nobody_has_committed_is_not_read() -> None:
-    """F5. The leader does not hear how far they are: both followers have the record, and it is not committed."""
+    """F5. The leader does not hear how far they are: both followers have the record, and it is not
+    committed."""
 
     async def story(world: World) -> None:
         async with world.connect(1) as log:

@@ -20,3 +20,19 @@ def test_one_look_is_enough_for_many_segments() -> None:
 
     with mock.patch.object(repair, "CHECK_SECONDS", 100.0):
         run_story(story, replicas=3, segment_records=2)
+
+
+def test_a_node_that_was_just_started_is_asked_again_soon() -> None:
+    """It does not know yet what it has. Taken for a failure, that cost the segment a long rest."""
+
+    async def story(world: World) -> None:
+        await fill(world, 5)
+        await come_back_wiped(world, world.nodes[3])
+        guests = world.nodes[3].broker.replication.guests
+        is_ready, not_yet = guests._is_ready, iter(range(3))
+        guests._is_ready = lambda: next(not_yet, None) is None and is_ready()
+        await until(lambda: is_healed(world), seconds=180)
+        assert next(not_yet, None) is None, "it was asked before it was ready"
+
+    with mock.patch.object(repair, "REST_SECONDS", 10_000.0):
+        run_story(story, replicas=3, segment_records=2)

@@ -12,24 +12,23 @@ from ister.frame import HEADER_SIZE
 from ister.replication import scrub
 from ister.replication.scrub import Finding, scrub_log
 from ister.testing import SimDisk, VirtualLoop, simulate
+from tests.open_files import OpenedFiles
 from tests.replication.log_helpers import (
+    DATA,
+    END,
+    FRAME,
+    FRAMES,
     IDENTITY,
     LOG,
     SIDE,
     clock_of,
     end_of,
     foreign,
-    leader_frames,
     new_disk,
     put_checkpointed,
     put_log,
     run,
 )
-
-FRAMES = leader_frames(40)
-DATA = b"".join(FRAMES)
-END = end_of(FRAMES)
-FRAME = len(FRAMES[0])
 
 
 @pytest.fixture(autouse=True, params=[FRAME - 10, 3 * FRAME + 70, 1024 * 1024])
@@ -134,15 +133,7 @@ def test_a_scrub_takes_as_long_as_its_rate_says() -> None:
 
 def test_a_scrub_may_be_cancelled_between_chunks_and_closes_its_file() -> None:
     disk = disk_with(DATA)
-    opened: list[object] = []
-    really_open = disk.open
-
-    def counting(path: str, *, create: bool = False) -> object:
-        file = really_open(path, create=create)
-        opened.append(file)
-        return file
-
-    disk.open = counting  # type: ignore[assignment, method-assign]
+    opened = OpenedFiles(disk)
 
     async def main(loop: VirtualLoop) -> None:
         work = scrub_log(disk, clock_of(loop), IDENTITY, END, bytes_per_second=FRAME)
@@ -154,4 +145,4 @@ def test_a_scrub_may_be_cancelled_between_chunks_and_closes_its_file() -> None:
         assert loop.time() < 1.0
 
     simulate(main, 0)
-    assert len(opened) == 1 and not any(file._open for file in opened)  # type: ignore[attr-defined]
+    assert len(opened) == 1 and not opened.still_open

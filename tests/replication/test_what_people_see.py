@@ -275,6 +275,23 @@ def test_a_leader_that_was_lost_is_named_until_another_has_taken_over() -> None:
     run_story(story, replicas=3, failover_after_ms=30_000)
 
 
+def test_in_a_minority_nobody_is_said_to_take_over_by_itself() -> None:
+    async def story(world: World) -> None:
+        async with world.connect() as log:
+            await log.append("t", numbers(3))
+        replicas = world.leader_of("t").topic("t").state.open_segment.replicas
+        (left,) = [node for node in world.up if node.member == replicas[1]]
+        for node in world.up:
+            if node is not left:
+                node.kill()
+        async with world.connect(left.node_id) as log:
+            found = await until(log, lambda found: {"failover", "no-metadata-leader"} <= found.keys())
+            assert "once the metadata has a leader" in found["failover"].what
+            assert "start the voters that are down" in found["failover"].action
+
+    run_story(story, replicas=2)
+
+
 def test_what_is_replicated_is_counted_on_both_sides() -> None:
     async def story(world: World) -> None:
         async with world.connect(1) as log:

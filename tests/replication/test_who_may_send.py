@@ -21,7 +21,7 @@ def forged(node: WorldNode, base_offset: int) -> bytes:
     segment = topic.open_segment
     frame = bytearray(frame_of(b"forged"))
     stamp(frame, base_offset, segment.uid, segment.opened_at_us + 1)
-    header = encode_header(Replicate(topic.uid, segment.uid, base_offset, base_offset + 1))
+    header = encode_header(Replicate(topic.uid, segment.uid, base_offset, base_offset + 1, "fsync"))
     return encode_message(0, PeerKind.REPLICATE, header, len(frame)) + frame
 
 

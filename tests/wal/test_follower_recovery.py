@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from wal_helpers import IDENTITY, new_disk, open_bench, reopen, values_in
+from wal_helpers import IDENTITY, new_disk, open_bench, reopen, values_in, written_log
 
 from ister.errors import CorruptSegment
 from ister.frame import HEADER_SIZE
@@ -22,20 +22,8 @@ FRAME = HEADER_SIZE + 16
 
 def written(seed: int = 0, *, checkpoint_at: int = 0, frames: int = 6) -> SimDisk:
     """A log of frames of one record each, every one in a cycle of its own; and a checkpoint behind some."""
-    disk = new_disk(seed)
-
-    async def main() -> None:
-        bench = open_bench(disk.mount())
-        for number in range(frames):
-            bench.append(b"value-%d" % number)
-            await bench.settle()
-            if number + 1 == checkpoint_at:
-                bench.segment.final_checkpoint()()
-        bench.segment.close()
-
-    asyncio.run(main())
-    disk.crash(Loss.ALL)
-    return disk
+    values = [(b"value-%d" % number,) for number in range(frames)]
+    return written_log(new_disk(seed), values, checkpoint_at=checkpoint_at)
 
 
 def follow(disk: Disk, **how: int) -> Recovered:

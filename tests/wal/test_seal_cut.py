@@ -6,7 +6,8 @@ import asyncio
 import errno
 
 import pytest
-from wal_helpers import IDENTITY, new_disk, open_bench, reopen, values_in
+from tests.open_files import OpenedFiles
+from wal_helpers import IDENTITY, new_disk, open_bench, reopen, values_in, written_log
 
 from ister.errors import CorruptSegment, InvariantBroken
 from ister.frame import HEADER_SIZE
@@ -22,20 +23,8 @@ FRAME = HEADER_SIZE + 24
 
 def written(seed: int = 0, *, checkpoint_at: int = 0, frames: int = 6) -> SimDisk:
     """Frames of two records each, and a checkpoint behind some."""
-    disk = new_disk(seed)
-
-    async def main() -> None:
-        bench = open_bench(disk.mount())
-        for number in range(frames):
-            bench.append(b"a-%d" % number, b"b-%d" % number, producer_id=3, sequence=2 * number)
-            await bench.settle()
-            if number + 1 == checkpoint_at:
-                bench.segment.final_checkpoint()()
-        bench.segment.close()
-
-    asyncio.run(main())
-    disk.crash(Loss.ALL)
-    return disk
+    pairs = [(b"a-%d" % number, b"b-%d" % number) for number in range(frames)]
+    return written_log(new_disk(seed), pairs, checkpoint_at=checkpoint_at, producer_id=3)
 
 
 def cut(disk: Disk, end: int, known_commit: int = 100) -> SealCut:
@@ -192,18 +181,10 @@ def test_a_failed_disk_is_an_error_and_the_next_attempt_does_it() -> None:
 def test_no_file_stays_open_however_it_ends() -> None:
     disk = new_disk()
     create(disk, IDENTITY, [], 0)
-    opened: list[object] = []
-    really_open = disk.open
-
-    def counting(path: str, *, create: bool = False) -> object:
-        file = really_open(path, create=create)
-        opened.append(file)
-        return file
-
-    disk.open = counting  # type: ignore[assignment, method-assign]
+    opened = OpenedFiles(disk)
     cut(disk, 100)
     cut(disk, 108)
     disk.faults.add("read")
     with pytest.raises(OSError, match="Input/output"):
         cut(disk, 108)
-    assert opened and not any(file._open for file in opened)  # type: ignore[attr-defined]
+    assert len(opened) and not opened.still_open

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 
 import pytest
-from wal_helpers import IDENTITY, new_disk, open_bench, reopen, values_in
+from wal_helpers import IDENTITY, new_disk, reopen, values_in, written_log
 
 from ister.frame import HEADER_SIZE, frames_in
 from ister.testing import Loss, SimDisk
@@ -20,20 +19,8 @@ FRAME = HEADER_SIZE + 24
 
 def written(*, checkpoint_at: int = 0, frames: int = 6) -> SimDisk:
     """Frames of two records each from offset 100 on, and a checkpoint behind some."""
-    disk = new_disk()
-
-    async def main() -> None:
-        bench = open_bench(disk.mount())
-        for number in range(frames):
-            bench.append(b"a-%d" % number, b"b-%d" % number)
-            await bench.settle()
-            if number + 1 == checkpoint_at:
-                bench.segment.final_checkpoint()()
-        bench.segment.close()
-
-    asyncio.run(main())
-    disk.crash(Loss.ALL)
-    return disk
+    pairs = [(b"a-%d" % number, b"b-%d" % number) for number in range(frames)]
+    return written_log(new_disk(), pairs, checkpoint_at=checkpoint_at)
 
 
 def name(start: int, end: int) -> str:

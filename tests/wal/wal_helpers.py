@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ister.errors import IsterError
 from ister.frame import FrameHeader, decode_header, encode, frames_in
 from ister.io.clock import SystemClock
 from ister.io.disk import Disk
-from ister.testing import SimDisk
+from ister.testing import Loss, SimDisk
 from ister.wal.group_commit import FlushJob, GroupCommit
 from ister.wal.leases import Leases
 from ister.wal.recovery import Recovered, SegmentIdentity, create, recover
@@ -91,6 +93,27 @@ def open_bench(
         policy=policy,
     )
     return Bench(segment, answers, commits, leases)
+
+
+def written_log(
+    disk: SimDisk, frames: Iterable[Sequence[bytes]], *, checkpoint_at: int = 0, producer_id: int = 0
+) -> SimDisk:
+    """A log of these frames, every one in a cycle of its own, and a checkpoint behind so many; then the power
+    is cut."""
+
+    async def main() -> None:
+        bench, sequence = open_bench(disk.mount()), 0
+        for number, values in enumerate(frames, 1):
+            bench.append(*values, producer_id=producer_id, sequence=sequence)
+            sequence += len(values) if producer_id else 0
+            await bench.settle()
+            if number == checkpoint_at:
+                bench.segment.final_checkpoint()()
+        bench.segment.close()
+
+    asyncio.run(main())
+    disk.crash(Loss.ALL)
+    return disk
 
 
 def values_in(recovered: Recovered) -> list[bytes | None]:

@@ -63,6 +63,7 @@ class Applying:
                 assert segment is not None
                 broker.replication.replicas_changed(topic.state, segment, command.expected)
             case TrimTopic():
+                broker.replication.trimmed(self._topic_of(command.topic_uid).state)
                 broker.spawn(broker.upkeep.drop_trimmed(command.topic_uid))
             case UpsertNode() | RemoveNode():
                 broker.forwarder.forget(set(broker.metadata.state.active_members))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ister.errors import IsterError, Overloaded
@@ -24,7 +24,11 @@ class HeldAppend(NamedTuple):
 
 
 class HeldAppends:
-    def __init__(self, max_count: int, max_bytes: int, max_seconds: float) -> None:
+    def __init__(
+        self, max_count: int, max_bytes: int, max_seconds: float, why: Callable[[], str] = lambda: ""
+    ) -> None:
+        """`why` says what they wait for, where there is something to say."""
+        self._why = why
         self._max_count = max_count
         self._max_bytes = max_bytes
         self._max_seconds = max_seconds
@@ -58,8 +62,9 @@ class HeldAppends:
             self._timer = loop.call_later(self._max_seconds, self._too_long, topic)
 
     def _too_long(self, topic: str) -> None:
-        seconds = self._max_seconds
-        self.refuse(Overloaded(f"topic {topic} had no open segment for {seconds:.0f} s (max_held_ms)"))
+        seconds, why = self._max_seconds, self._why()
+        said = f"topic {topic} had no open segment for {seconds:.0f} s (max_held_ms)"
+        self.refuse(Overloaded(f"{said}: {why}" if why else said))
 
     def release(self) -> Iterator[HeldAppend]:
         """All of them, oldest first; none is held any more."""

@@ -20,7 +20,7 @@ import msgspec
 
 from ister.broker.sealing import Reached, make_loss, most_it_can_reach
 from ister.errors import BadRequest, IsterError
-from ister.metadata.commands import Result
+from ister.metadata.commands import BeginRecovery, Result
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.messages import Kind, RecoverTopic
@@ -236,22 +236,28 @@ class Losses:
         found, reach = await self._reach(topic)
         if topic.state.open_segment.uid != request.segment_uid:
             return await self._settled(topic, request)
-        if found.refusal:
-            raise BadRequest(f"nothing is given up: {found.refusal}", hint=again)
-        if not request.node_stopped:
-            raise BadRequest(
-                f"nothing is given up: nobody states that node {found.leader}, which leads it, is stopped",
-                hint="Stop it for good, and say so with --node-stopped.",
-            )
-        if found.lost_from < request.lost_from:
-            raise BadRequest(
-                f"nothing is given up: offsets from {found.lost_from} on would be lost, and those from "
-                f"{request.lost_from} on were shown",
-                hint=again,
-            )
+        _check_shown(found, request, again)
         if reach.holders and self._broker.metadata.member not in reach.holders:
             return await self._pass_on(request, reach.holders[0], again)
+        if reach.holders:
+            # Whoever comes back from here on is heard by a later recovery, and then nothing is given up.
+            await self._begin_anew(topic.state, again)
+            found, reach = await self._reach(topic)
+            if topic.state.open_segment.uid != request.segment_uid:
+                return await self._settled(topic, request)
+            _check_shown(found, request, again)
+            if self._broker.metadata.member not in reach.holders:
+                raise BadRequest("nothing is given up: another node has more of it meanwhile", hint=again)
         return await self._propose(topic, request, found, reach, again)
+
+    async def _begin_anew(self, topic: TopicState, again: str) -> None:
+        """A recovery of this command's own, which ends the one that waits."""
+        metadata = self._broker.metadata
+        command = BeginRecovery(topic.uid, topic.open_segment.segment, metadata.member, metadata.starts)
+        outcome = await metadata.propose(command)
+        if outcome.result is not Result.APPLIED:
+            raise BadRequest(f"nothing is given up: {outcome.detail}", hint=again)
+        await metadata.wait_applied(outcome.index, CURRENT_SECONDS)
 
     async def _pass_on(self, request: RecoverTopic, holder: int, again: str) -> TopicRecovery:
         """To the node that has what is kept."""
@@ -318,6 +324,23 @@ class Losses:
                 else ""
             ),
             hint=LOOK_AGAIN.format(topic=state.name),
+        )
+
+
+def _check_shown(found: TopicRecovery, request: RecoverTopic, again: str) -> None:
+    """That there is no other way, and that the operator was shown what would be lost."""
+    if found.refusal:
+        raise BadRequest(f"nothing is given up: {found.refusal}", hint=again)
+    if not request.node_stopped:
+        raise BadRequest(
+            f"nothing is given up: nobody states that node {found.leader}, which leads it, is stopped",
+            hint="Stop it for good, and say so with --node-stopped.",
+        )
+    if found.lost_from < request.lost_from:
+        raise BadRequest(
+            f"nothing is given up: offsets from {found.lost_from} on would be lost, and those from "
+            f"{request.lost_from} on were shown",
+            hint=again,
         )
 
 

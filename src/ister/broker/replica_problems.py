@@ -73,13 +73,13 @@ def _has_nodes(broker: Broker, found: Shortage) -> bool:
 def _reasons(found: Shortage) -> list[str]:
     reasons = [f"node {node} is down and has {count} of them" for node, count in sorted(found.down.items())]
     for node, count in sorted(found.gone.items()):
-        reasons.append(f"{count} were on a disk of node {node} that left the cluster")
+        reasons.append(f"{_were(count)} on a disk of node {node} that left the cluster")
     for node, count in sorted(found.incomplete.items()):
         reasons.append(f"node {node} checks or completes {count}")
     for node, count in sorted(found.away.items()):
         reasons.append(f"node {node} does not keep up with {count} that are open ({found.why_away[node]})")
     if found.unplaced:
-        reasons.append(f"{found.unplaced} were never made")
+        reasons.append(f"{_were(found.unplaced)} never made")
     return reasons
 
 
@@ -147,6 +147,12 @@ def _going(
     why = "is down" if not broker.metadata.is_alive(leader) else "gave them up"
     what = f"node {node_of(leader)}, which leads {some([one.name for one in topics])}, {why}; "
     begun = [topic for topic in topics if topic.open_segment.recovery]
+    if not _has_majority(broker):
+        return Problem(
+            "failover",
+            f"{what}another replica takes over once the metadata has a leader",
+            "start the voters that are down, or mend the network between them",
+        )
     if not begun:
         after = broker.config.failover_after_ms / 1000
         return Problem(
@@ -160,6 +166,12 @@ def _going(
         what,
         "nothing, if it is over in a few seconds; else start the nodes that have not answered",
     )
+
+
+def _has_majority(broker: Broker) -> bool:
+    """Whether so many voters answer that the metadata can change: else nobody is replaced."""
+    membership = broker.metadata.status().membership
+    return sum(map(broker.metadata.is_alive, membership.voters)) >= membership.quorum
 
 
 def _of_recovery(broker: Broker, topic: TopicState, standings: Mapping[int, Standing]) -> str:
@@ -262,6 +274,10 @@ def some(names: list[str], what: str = "topics") -> str:
 
 def _nodes(nodes: list[int]) -> str:
     return ("node " if len(nodes) == 1 else "nodes ") + ", ".join(map(str, nodes))
+
+
+def _were(count: int) -> str:
+    return f"{count:,} {'was' if count == 1 else 'were'}"
 
 
 def _counted(count: int, one: str, many: str = "") -> str:

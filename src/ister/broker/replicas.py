@@ -19,10 +19,11 @@ from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.peer import PeerKind
 from ister.protocol.replication import Copy
 from ister.replication.completing import Completions
-from ister.replication.copies import Copies, Known, Place
+from ister.replication.copies import Copies, Place
 from ister.replication.counters import ReplicationCounters
 from ister.replication.facts import TopicCopies, copies_of
 from ister.replication.failover_events import ProposeSeal
+from ister.replication.follower import Known
 from ister.replication.guests import Guests
 from ister.replication.leader import Streams
 from ister.replication.recovering import Recoveries
@@ -215,8 +216,11 @@ class NodeReplication:
         if self.member in segment.replicas and self.member not in before:
             self.completions.joined(place, is_whole=self.guests.joined(segment.uid))
         elif self.member in before and self.member not in segment.replicas:
-            self.completions.left(segment.uid)
+            self.completions.left(topic.uid, segment.uid)
             self._broker.spawn(self.let_go(topic.uid, segment.uid))
+
+    def trimmed(self, topic: TopicState) -> None:
+        self.completions.trimmed(topic)
 
     def restored(self) -> None:
         """Much of the metadata came at once: what was sealed, is being recovered, or is not kept here any
@@ -247,6 +251,5 @@ class NodeReplication:
 
     def deleted(self, topic: TopicState) -> None:
         self.recoveries.forget(topic.open_segment.uid)
-        for segment in topic.segments:
-            self.completions.left(segment.uid)
+        self.completions.deleted(topic)
         self._broker.spawn(self.copies.forget({segment.uid for segment in topic.segments}))

@@ -143,6 +143,7 @@ def make_loss(
         last_append_time_us=reached.last_append_time_us,
         producers=producers.rows(),
         records_limit=records_limit(topic),
+        recovery=topic.open_segment.recovery,
     )
 
 
@@ -158,10 +159,12 @@ def next_replicas(storage: Storage, topic: TopicState, leader: int) -> list[int]
 
 
 def replicas_for(storage: Storage, name: str, count: int, leader: int) -> list[int]:
-    """Of the nodes that answer; but at least most of those that there should be. Who seems silent for a
-    moment would else leave a segment on one disk, and that disk's loss would cost acknowledged records."""
-    metadata = storage.metadata
-    chosen = choose_replicas(leader, sorted({leader, *can_lead(storage)}), count, name)
+    """Of the nodes that answer, and rather of those whose disks take what they are sent; but at least most of
+    those that there should be. Who seems silent for a moment would else leave a segment on one disk, and that
+    disk's loss would cost acknowledged records."""
+    metadata, able = storage.metadata, sorted({leader, *can_lead(storage)})
+    willing = [member for member in able if member not in storage.replication.streams.refusing]
+    chosen = choose_replicas(leader, willing if len(willing) >= count else able, count, name)
     others = [member for member in metadata.state.active_members if member not in chosen]
     least = min(count, len(chosen) + len(others)) // 2 + 1
     others.sort(key=metadata.is_alive, reverse=True)
@@ -202,6 +205,7 @@ def _next_leader(storage: Storage, *, must_leave: bool = False) -> int:
 
     What `must_leave`, for a disk is broken, goes to a node with a wrong clock rather than stay."""
     alive = [member for member in _alive(storage) if not must_leave or member != storage.member]
+    alive = [member for member in alive if member not in storage.replication.streams.refusing] or alive
     return next_leader(storage.member, _with_good_clocks(storage, alive) or alive or [storage.member])
 
 

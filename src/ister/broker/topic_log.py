@@ -23,7 +23,7 @@ from ister.broker.passing_on import PassedAppend
 from ister.broker.sealing import has_other_nodes, is_past, limits_of, make_seal
 from ister.broker.storage import Storage
 from ister.broker.storage_faults import doubt, storage_fault
-from ister.broker.topic_opening import FAULT_RETRY_SECONDS
+from ister.broker.topic_opening import FAULT_RETRY_SECONDS, WAITS_HINT
 from ister.broker.topic_replication import ReplicatedTopic
 from ister.errors import (
     InvariantBroken,
@@ -146,6 +146,8 @@ class TopicLog(ReplicatedTopic):
             self._pass_on(append)
             return
         self._raise_recent_fault()
+        if self.awaits_others and not self._held:
+            raise NotLeader(self._what_is_missing(), hint=WAITS_HINT)
         self._held.add(append, self.state.name)
         if self._handing_off is None:
             self._open_soon()

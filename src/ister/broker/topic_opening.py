@@ -33,6 +33,7 @@ log = logging.getLogger("ister.broker.topic")
 FAULT_RETRY_SECONDS = 1.0
 NOTES_KEPT = 8
 ANNOUNCE_SECONDS = 3.0
+WAITS_HINT = "Start those nodes again; `ister topic recover` shows what else can be done."
 
 
 class OpenableTopic(ReadableTopic):
@@ -47,7 +48,9 @@ class OpenableTopic(ReadableTopic):
         self.notes: deque[str] = deque(maxlen=NOTES_KEPT)
         """What people should know of this log's past: the last cuts that recovery found necessary."""
         self._handoff = Handoff()
-        self._held = HeldAppends(storage.max_held_appends, storage.max_held_bytes, storage.max_held_seconds)
+        self._held = HeldAppends(
+            storage.max_held_appends, storage.max_held_bytes, storage.max_held_seconds, self._what_is_missing
+        )
         self._opening: asyncio.Task[None] | None = None
         self._handing_off: asyncio.Task[None] | None = None
         self._turned: asyncio.Event = asyncio.Event()
@@ -80,10 +83,18 @@ class OpenableTopic(ReadableTopic):
     def _is_lost(self) -> bool:
         raise NotImplementedError
 
+    @property
+    def _is_being_recovered(self) -> bool:
+        raise NotImplementedError
+
     async def _await_recovery(self) -> None:
         raise NotImplementedError
 
     def _replicate(self, segment: Segment, state: SegmentState) -> None:
+        raise NotImplementedError
+
+    def _what_is_missing(self) -> str:
+        """For whoever waits for the open segment: why there is none; empty if that is soon over."""
         raise NotImplementedError
 
     # Faults.
@@ -123,13 +134,13 @@ class OpenableTopic(ReadableTopic):
 
     async def _wait_for_turn(self) -> None:
         turned = self._turned
-        if self._storage.may_lead.is_set():
-            await turned.wait()
-            return
+        must_not_last = self._is_lost or not self._storage.may_lead.is_set()
         try:
-            async with asyncio.timeout(ANNOUNCE_SECONDS):
+            async with asyncio.timeout(ANNOUNCE_SECONDS if must_not_last else None):
                 await turned.wait()
         except TimeoutError:
+            if self._storage.may_lead.is_set():
+                raise NotLeader(self._what_is_missing(), hint=WAITS_HINT) from None
             raise NotLeader(
                 f"node {self._storage.node_id} was started and finds no majority of the cluster: it cannot "
                 f"know whether {self.state.key_of(self.state.open_segment)} is still its own",
@@ -162,12 +173,16 @@ class OpenableTopic(ReadableTopic):
         try:
             if not self._storage.may_lead.is_set():
                 await self._storage.may_lead.wait()
-            while self._is_lost and self.leads and not self.is_deleted and not self._stopping:
-                await self._await_recovery()  # A3: what an earlier process led is not gone on with
-            if not self.leads or self.is_deleted or self._stopping:
-                return
-            identity = self._identity(self.state.open_segment)
-            recovered = await open_log(self._storage, self.state, identity, cut_at)
+            while True:
+                while self._is_lost and self.leads and not self.is_deleted and not self._stopping:
+                    await self._await_recovery()  # A3: what an earlier process led is not gone on with
+                if not self.leads or self.is_deleted or self._stopping:
+                    return
+                identity = self._identity(self.state.open_segment)
+                recovered = await open_log(self._storage, self.state, identity, cut_at)
+                if identity.uid != self.state.open_segment.uid or not self._is_being_recovered:
+                    break
+                close_files(recovered)  # it was fenced before there was anything to stop (F2)
         except OSError as error:
             key = self.state.key_of(self.state.open_segment)
             self._not_opened(StorageFailed(f"segment {key} cannot be opened: {error}"))

@@ -148,6 +148,8 @@ class ReadableTopic:
             raise self.out_of_range(offset, end)
         if offset == end:
             await self._confirm_end(self._current)
+            if self.end_offset > offset and not self.is_deleted:
+                return await self.read(offset, max_bytes)  # records came while others were asked
             return found_in([])
         state, segment = self.state.holding(offset), self._segment
         assert state is not None

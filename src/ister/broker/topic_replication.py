@@ -20,7 +20,7 @@ from ister.errors import CorruptSegment, NotLeader, SegmentFenced
 from ister.frame import FrameHeader, decode_header
 from ister.metadata.state import SegmentState
 from ister.protocol.peer import node_of
-from ister.replication.copies import Known
+from ister.replication.follower import Known
 from ister.replication.leader import Behind, Leading
 from ister.wal.segment import Segment
 from ister.wal.sink import Waiting
@@ -100,9 +100,11 @@ class ReplicatedTopic(OpenableTopic):
 
     def _leave_if_sealed(self) -> None:
         """Somebody else has sealed the segment that this process leads, and it hears of that and of the
-        recovery at once: a snapshot brought both."""
+        recovery at once: a snapshot brought both. One that drains would wait for followers for ever."""
         segment = self._segment
-        if segment is None or segment is self._current or self._handing_off is not None or self.is_deleted:
+        if segment is None or segment is self._current or self.is_deleted:
+            return
+        if self._handing_off is not None and self._handoff.phase is not steps.Phase.DRAINING:
             return
         effects = self._handoff.step(steps.Lost())
         if effects:
@@ -138,15 +140,14 @@ class ReplicatedTopic(OpenableTopic):
         more replicas, where the topic wants more than it has and there are nodes for them."""
         if self._segment is None or not self._handoff.admits:
             return
-        lost = self._leading.lost_for(now) if self._leading is not None else 0.0
-        if lost > self._storage.replica_lost_seconds or self._could_have_more():
-            self.roll_over()
-
-    def _could_have_more(self) -> bool:
+        seconds = self._storage.replica_lost_seconds
+        lost = self._leading.lost(now, seconds) if self._leading is not None else []
         wanted = replicas_for(
             self._storage, self.state.name, self.state.settings.replicas, self._storage.member
         )
-        return len(wanted) > len(self.state.open_segment.replicas)
+        # One that answers, and whom nobody could stand in for, would only be chosen again.
+        if set(lost) - set(wanted) or len(wanted) > len(self.state.open_segment.replicas):
+            self.roll_over()
 
     async def fenced(self, segment_uid: int) -> Known:
         """A recovery fences this segment here: nothing is written to it when this returns."""
@@ -193,13 +194,38 @@ class ReplicatedTopic(OpenableTopic):
     def _is_lost(self) -> bool:
         """Whether the open segment may have been appended to by an earlier process, or before a failure."""
         state = self.state.open_segment
-        return len(state.replicas) > 1 and (state.log_exists or state.recovery > 0)
+        return self._is_being_recovered or (len(state.replicas) > 1 and state.log_exists)
+
+    @property
+    def _is_being_recovered(self) -> bool:
+        state = self.state.open_segment
+        return len(state.replicas) > 1 and state.recovery > 0
 
     @property
     def awaits_recovery(self) -> bool:
         """Whether this node led the open segment in an earlier life: it is not opened here before somebody
         has recovered it, which may take as long as too few replicas are there."""
         return self._current is None and self._is_lost
+
+    @property
+    def awaits_others(self) -> bool:
+        """Whether it waits for a recovery, and too few replicas answer for one: that may take long."""
+        state, metadata = self.state.open_segment, self._storage.metadata
+        if not self.awaits_recovery or not self._storage.may_lead.is_set():
+            return False
+        alive = sum(map(metadata.is_alive, state.replicas))
+        return alive < len(state.replicas) - len(state.replicas) // 2
+
+    def _what_is_missing(self) -> str:
+        state, metadata = self.state.open_segment, self._storage.metadata
+        if not self._is_lost or state.leader != self._storage.member:
+            return ""
+        silent = [node_of(member) for member in state.replicas if not metadata.is_alive(member)]
+        nodes = ", ".join(map(str, silent))
+        waits = (
+            f"node{'s' if len(silent) > 1 else ''} {nodes} cannot be reached" if silent else "that goes on"
+        )
+        return f"{self.state.key_of(state)} must be recovered by its replicas first, and {waits}"
 
     async def _await_recovery(self) -> None:
         """Of a segment that an earlier process led: take part, and wait for the chain to change."""

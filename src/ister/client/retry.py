@@ -2,9 +2,10 @@
 
 The pause doubles from 20 ms to 2 s, and chance takes up to half of it off, so that clients which lost the
 same broker do not all come back at one moment. Where a broker answers, and only the node that leads is lost
-or not known yet, it is a quarter of a second at most: others take over in about one. When the deadline has passed the last error is raised as
-what it is, with what was tried, how often and for how long. Before that, once it takes longer than a hiccup,
-a warning in the log says what is waited for: a minute is long for whoever watches.
+or not known yet, it is a quarter of a second at most: others take over in about one. When the deadline has
+passed the last error is raised as what it is, with what was tried, how often and for how long. Before that,
+once it takes longer than a hiccup, a warning in the log says what is waited for: a minute is long for whoever
+watches.
 """
 
 from __future__ import annotations

@@ -9,12 +9,17 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 from collections.abc import Callable
 from typing import Protocol
 
 from ister.errors import AddressInUse, ConfigError, ConnectionFailed
 
 ProtocolFactory = Callable[[], asyncio.BufferedProtocol]
+
+PATIENCE_SECONDS = 8.0
+"""A connection to a machine that is gone without a word breaks after so long, and so does making one. Longer
+than a disk or a scheduler stalls, and short enough for whoever waits to turn to another node."""
 
 
 class Listener(Protocol):
@@ -69,10 +74,27 @@ class TcpNetwork:
 
     async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.BufferedProtocol:
         try:
-            _, protocol = await asyncio.get_running_loop().create_connection(factory, host, port)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                transport, protocol = await asyncio.get_running_loop().create_connection(factory, host, port)
+        except TimeoutError as error:
+            raise ConnectionFailed(
+                f"cannot connect to {host}:{port}: it did not answer in {PATIENCE_SECONDS:g} s"
+            ) from error
         except OSError as error:
             raise ConnectionFailed(f"cannot connect to {host}:{port}: {_reason(error)}") from error
+        _set_patience(transport.get_extra_info("socket"))
         return protocol
+
+
+def _set_patience(sock: socket.socket) -> None:
+    """Where the system can: unacknowledged bytes end a connection and, where none are under way, silence."""
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(PATIENCE_SECONDS * 1000))
+    if hasattr(socket, "TCP_KEEPIDLE"):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(PATIENCE_SECONDS / 2))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, int(PATIENCE_SECONDS / 2))
 
 
 def _reason(error: OSError) -> str:

@@ -177,6 +177,8 @@ def _why_no_loss(topic: TopicState, nodes: Nodes, command: AcceptLoss) -> str:
     is_back = leader is not None and leader.member == last.leader and leader.starts != command.leader_starts
     if command.leader_starts and is_back:
         return f"node {node_of(last.leader)}, which leads {topic.key_of(last)}, was started again meanwhile"
+    if command.recovery != last.recovery:
+        return f"recovery {last.recovery} of {topic.key_of(last)} has begun since, and may find more of it"
     if 0 < command.records_limit < last.records_limit:
         return f"segment_records of {topic.name} was raised to {last.records_limit} meanwhile"
     return inactive_among(nodes, [command.by]) or why_not_placed(

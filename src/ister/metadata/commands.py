@@ -142,6 +142,9 @@ class AcceptLoss(Command, frozen=True):
     records_limit: int = 0
     """The segment's, by which `end_offset` was chosen: one that was raised since would let its leader go on
     past that. 0: not looked at."""
+    recovery: int = 0
+    """The segment's last one: to it the replicas have said what can be reached. One that began since may have
+    heard more."""
 
 
 class OpenedSegment(Command, frozen=True):

@@ -231,8 +231,9 @@ class Members:
         if len(self._store.state.nodes) == 1:
             return "A cluster has at least one node; stop this one instead, and its data stays."
         return (
-            "Each segment is on one node only, and cannot be moved yet: let retention drop what this node "
-            "holds (`ister topic alter`), or delete the topic (`ister topic delete`)."
+            f"When `ister cluster health` is well, stop node {node_id}: within `replica_lost_ms` topics with "
+            "other replicas go on without it, and it can be removed. What it alone has must be copied first "
+            "(`ister topic alter TOPIC --set replicas=2`), dropped by retention, or deleted."
         )
 
     async def _promote(self, node_id: int) -> NodeAnswer:

@@ -326,6 +326,10 @@ class ReplicatedMetadata:
         """Whether a node answers; this one always does."""
         return member == self.member or self.peers.is_alive(member)
 
+    def is_to_announce(self, member: int) -> bool:
+        node = self.state.nodes.get(node_of(member))
+        return node is not None and node.member == member and self.peers.starts_of(member) > node.starts
+
     def clock_error_us(self, member: int) -> int:
         """How far a node's clock is from the middle of all that are heard, this one's among them; 0 if that
         cannot be said (A6). Of two that differ the one behind is taken for right: only one is wrong then."""

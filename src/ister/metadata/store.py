@@ -60,4 +60,9 @@ class MetadataStore(Protocol):
         """Whether a node answers, as far as this one knows."""
         ...
 
+    def is_to_announce(self, member: int) -> bool:
+        """Whether a node was started again, as far as this one has heard, and the cluster has not: until then
+        it leads nothing."""
+        ...
+
     def watch(self, watcher: Watcher) -> None: ...

@@ -23,6 +23,8 @@ class Replicate(Message, frozen=True):
     """Where the payload begins, or would."""
     commit_end: int
     """What is committed: followers may serve up to here (F5)."""
+    fsync: str
+    """The segment's policy, for as long as it lives; the topic's may have changed."""
     question: int = 0
     """Not 0: do you still follow? Its answer has the same number."""
 

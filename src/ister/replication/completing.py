@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from ister.errors import CorruptSegment, InvariantBroken, IsterError
+from ister.metadata.state import TopicState
 from ister.metadata.store import MetadataStore
 from ister.metrics import Counter
 from ister.replication.copies import Copies, Place
@@ -58,8 +59,8 @@ class Completions:
         """By segment."""
         self._has_looked = False
         """After a start nothing is known of any copy until all of them are to be looked at."""
-        self._whole: set[int] = set()
-        """Those that this process has looked at and found, or made, whole."""
+        self._whole: dict[int, set[int]] = {}
+        """By topic: the segments that this process has looked at and found, or made, whole."""
         self.found_corrupt = Counter(
             "corrupt_copies_total", "Copies of sealed segments in which damage was found."
         )
@@ -99,7 +100,7 @@ class Completions:
             self._look(place)
             return
         if self._member in segment.replicas:
-            self._whole.add(segment.uid)
+            self._is_found_whole(place)
         self._spawn(self._copies.sealed(place))
 
     def joined(self, place: Place, *, is_whole: bool) -> None:
@@ -107,30 +108,43 @@ class Completions:
         have been given up while the change was under way."""
         if is_whole:
             self._troubles.pop(place.segment.uid, None)
-            self._whole.add(place.segment.uid)
+            self._is_found_whole(place)
         else:
             self._look(place)
 
-    def left(self, segment_uid: int) -> None:
+    def _is_found_whole(self, place: Place) -> None:
+        self._whole.setdefault(place.topic.uid, set()).add(place.segment.uid)
+
+    def left(self, topic_uid: int, segment_uid: int) -> None:
         """This node is not among its replicas any more."""
         self._troubles.pop(segment_uid, None)
-        self._whole.discard(segment_uid)
+        self._whole.get(topic_uid, set()).discard(segment_uid)
+
+    def trimmed(self, topic: TopicState) -> None:
+        """The topic has these segments, and no earlier ones."""
+        if topic.uid in self._whole:
+            self._whole[topic.uid] &= {segment.uid for segment in topic.segments}
+
+    def deleted(self, topic: TopicState) -> None:
+        self._whole.pop(topic.uid, None)
+        for segment in topic.segments:
+            self._troubles.pop(segment.uid, None)
 
     async def look_at_all(self) -> None:
         """After a start, or when much of the metadata came at once: every sealed segment of which this node
         is a replica, and which was not looked at yet, one after the other."""
         found: list[Place] = []
-        here: set[int] = set()
+        here: dict[int, set[int]] = {}
         for topic in self._metadata.state.topics.values():
             for segment in topic.segments:
                 is_looked_at = len(segment.replicas) > 1 or segment.lost_from is not None
                 if segment.is_sealed and is_looked_at and self._member in segment.replicas:
-                    here.add(segment.uid)
                     place = self._copies.place(topic.uid, segment.uid)
-                    is_known = segment.uid in self._whole or segment.uid in self._troubles
-                    if place is not None and not is_known:
+                    if segment.uid in self._whole.get(topic.uid, ()):
+                        here.setdefault(topic.uid, set()).add(segment.uid)
+                    elif place is not None and segment.uid not in self._troubles:
                         found.append(place)
-        self._whole &= here
+        self._whole = here
         for place in found:
             self._troubles[place.segment.uid] = _Trouble()
         self._has_looked = True
@@ -160,7 +174,7 @@ class Completions:
         if trouble is not None:
             return not trouble.is_served
         self.found_corrupt.add()
-        self._whole.discard(uid)
+        self._whole.get(place.topic.uid, set()).discard(uid)
         is_only = len(segment.replicas) == 1
         self._troubles[uid] = _Trouble(damage, is_served=is_only)
         what = (
@@ -193,7 +207,7 @@ class Completions:
                     await asyncio.sleep(LONGEST_PAUSE_SECONDS)
                     continue
                 if await self._try(found, trouble):
-                    self._whole.add(uid)
+                    self._is_found_whole(found)
                     break
                 if once:
                     self._spawn(self._complete(place))

@@ -14,6 +14,15 @@ import asyncio
 from collections.abc import Callable
 
 
+class _Round:
+    """One question, and who has answered it."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.members: set[int] = set()
+        self.askers = 0
+
+
 class Confirming:
     def __init__(self, needed: int, ask: Callable[[int], None]) -> None:
         """`needed` of the followers are to answer what `ask` sends to all of them."""
@@ -21,25 +30,27 @@ class Confirming:
         self._ask = ask
         self._number = 0
         self._joinable = False
-        self._rounds: dict[int, tuple[set[int], asyncio.Future[bool]]] = {}
+        self._rounds: dict[int, _Round] = {}
 
     async def confirm(self, seconds: float) -> bool:
         """True once enough followers have said that they follow; False if they do not say so in time."""
-        loop = asyncio.get_running_loop()
         if not self._joinable:
             self._number += 1
             self._joinable = True
-            self._rounds[self._number] = set(), loop.create_future()
-            loop.call_soon(self._send, self._number)
+            self._rounds[self._number] = _Round()
+            asyncio.get_running_loop().call_soon(self._send, self._number)
         number = self._number
-        _, told = self._rounds[number]
+        asked = self._rounds.setdefault(number, _Round())
+        asked.askers += 1
         try:
             async with asyncio.timeout(seconds):
-                return await asyncio.shield(told)
+                return await asyncio.shield(asked.told)
         except TimeoutError:
             return False
         finally:
-            self._rounds.pop(number, None)
+            asked.askers -= 1
+            if not asked.askers:
+                self._rounds.pop(number, None)
 
     def _send(self, number: int) -> None:
         self._joinable = False
@@ -52,14 +63,14 @@ class Confirming:
 
     def answered(self, member: int, number: int) -> None:
         """A follower follows, and has said so after this question came."""
-        for asked, (members, told) in self._rounds.items():
+        for asked, question in self._rounds.items():
             if asked <= number:
-                members.add(member)
-                if len(members) >= self._needed and not told.done():
-                    told.set_result(True)
+                question.members.add(member)
+                if len(question.members) >= self._needed and not question.told.done():
+                    question.told.set_result(True)
 
     def close(self) -> None:
         """The segment is not this leader's any more."""
-        for _, told in self._rounds.values():
-            if not told.done():
-                told.set_result(False)
+        for question in self._rounds.values():
+            if not question.told.done():
+                question.told.set_result(False)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
 
 from ister.callers import Caller
@@ -36,7 +37,8 @@ from ister.replication.background import run_to_end
 from ister.replication.copying import Copied, Source, Wanted, copy_log, read_frames
 from ister.replication.counters import ReplicationCounters
 from ister.replication.fences import read_fence, write_fence
-from ister.replication.follower import Follower
+from ister.replication.follower import Follower, Known
+from ister.replication.locks import Locks
 from ister.replication.sources import Ask, CheckedReads, Sources
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import GroupCommit
@@ -57,15 +59,6 @@ class Place(NamedTuple):
     topic: TopicState
     segment: SegmentState
     identity: SegmentIdentity
-
-
-class Known(NamedTuple):
-    """What a process that has a log open knows, and its file does not say."""
-
-    commit_end: int = 0
-    """What is committed, here or not."""
-    synced_end: int | None = None
-    """What it has synced and answered for; None if it did not have the log open."""
 
 
 class Leader(Protocol):
@@ -109,7 +102,7 @@ class Copies:
         self._leader = leader
         self._identity_of = identity_of
         self._followers: dict[int, Follower] = {}
-        self._busy: dict[int, asyncio.Lock] = {}
+        self._busy = Locks()
         """Of segments that somebody fences, copies or cuts: one at a time."""
         self.commit_known: dict[int, int] = {}
         """Of segments whose stream has ended here, and that were not cut at their seal yet."""
@@ -144,17 +137,24 @@ class Copies:
 
     def received(self, caller: Caller, header: bytes, payload: bytes) -> None:
         message = decode_header(Replicate, header)
-        follower = self._followers.get(message.segment_uid)
-        if follower is None:
+        follower = before = self._followers.get(message.segment_uid)
+        if follower is None or follower.may_begin_again:
             follower = self._followers[message.segment_uid] = Follower(
                 message.segment_uid,
-                lambda made: asyncio.get_running_loop().create_task(self._open(made, message)),
+                lambda made: asyncio.get_running_loop().create_task(self._open(made, message, before)),
                 lambda: self._leader.follower_committed(message.topic_uid),
+                self._not_followed,
                 self._counters,
             )
         follower.received(caller, message, payload)
 
-    async def _open(self, follower: Follower, message: Replicate) -> FollowedSegment:
+    def _not_followed(self, follower: Follower) -> None:
+        """Its log was not opened, and who sent was told why. What comes next is looked at anew."""
+        if self._followers.get(follower.segment_uid) is follower:
+            del self._followers[follower.segment_uid]
+
+    async def _open(self, follower: Follower, message: Replicate, before: Follower | None) -> FollowedSegment:
+        """`before` could not write its log, and has said so. What it had answered for it still has."""
         async with self.lock(message.segment_uid):
             place = await self.find(message.topic_uid, message.segment_uid, message.segment_uid)
             state = place.segment
@@ -163,20 +163,25 @@ class Copies:
             if state.is_sealed or state.recovery:
                 raise SegmentFenced(f"{place.identity.key} is sealed, or being recovered")
             follower.leader = state.leader
-            recovered = await run_to_end(self._disk, lambda: _open_copy(self._disk, place), Recovered.close)
-            return FollowedSegment(
+            known = await before.known() if before is not None else Known()
+            recovered = await run_to_end(
+                self._disk, lambda: _open_copy(self._disk, place, known.synced_end), Recovered.close
+            )
+            opened = FollowedSegment(
                 place.identity,
                 recovered,
                 owner=follower,
                 leases=self._leases,
                 commits=self._commits,
                 tail=self._hot.of_segment(),
-                policy=FsyncPolicy(place.topic.settings.fsync),
+                policy=FsyncPolicy(message.fsync),
             )
+            opened.commit_told(known.commit_end)
+            return opened
 
-    def lock(self, segment_uid: int) -> asyncio.Lock:
+    def lock(self, segment_uid: int) -> AbstractAsyncContextManager[None]:
         """Of a segment's log here: one writes, cuts, replaces or removes it at a time."""
-        return self._busy.setdefault(segment_uid, asyncio.Lock())
+        return self._busy.held(segment_uid)
 
     # What a recovery asks.
 
@@ -309,9 +314,8 @@ class Copies:
         follower = self._followers.get(uid)
         if follower is not None:
             follower.refuse(Refusal.FENCED, recovery)
-            await follower.close()
-            if follower.log is not None:
-                commit, synced_end = max(commit, follower.log.known_commit), follower.log.durable_end
+            known = await follower.known()
+            commit, synced_end = max(commit, known.commit_end), known.synced_end
         self.commit_known[uid] = commit
         return Known(commit, synced_end)
 
@@ -319,16 +323,24 @@ class Copies:
 
     async def sealed(self, place: Place) -> None:
         """The metadata has sealed a segment that was followed here: the stream has nothing more to bring."""
-        follower = self._followers.pop(place.segment.uid, None)
+        segment, commit = place.segment, 0
+        follower = self._followers.pop(segment.uid, None)
         if follower is not None:
             follower.refuse(Refusal.SEALED, 0)
-            await follower.close()
-        if place.segment.lost_from is not None and place.segment.leader == self._member:
-            await self._leader.stop_leading(place.topic.uid, place.segment.uid)
+            commit = (await follower.known()).commit_end
+        if segment.leader == self._member and (segment.recovery or segment.lost_from is not None):
+            known = await self._leader.stop_leading(place.topic.uid, segment.uid)
+            commit = max(commit, known.commit_end)
+        if segment.data_end is not None and commit > segment.data_end:
+            self.commit_known[segment.uid] = commit  # a seal below it is wrong, and nothing is cut here (F3)
 
     async def forget(self, segment_uids: set[int]) -> None:
-        """These are gone from the metadata."""
+        """These are gone from the metadata, or not this node's any more."""
         for uid in segment_uids:
+            self.commit_known.pop(uid, None)
+            if uid in self._fenced:
+                async with self.lock(uid):
+                    self.close_fenced(uid)
             follower = self._followers.pop(uid, None)  # a seal may have been first meanwhile
             if follower is not None:
                 follower.refuse(Refusal.UNKNOWN, 0)
@@ -336,7 +348,11 @@ class Copies:
 
     async def forget_all_but(self, segment_uids: set[int]) -> None:
         """Only these are open and followed here."""
-        await self.forget(self._followers.keys() - segment_uids)
+        gone = self._followers.keys() - segment_uids
+        if kept := self.commit_known.keys() | self._fenced.keys():
+            topics = self._metadata.state.topics.values()
+            gone |= kept - {segment.uid for topic in topics for segment in topic.segments}
+        await self.forget(gone)
 
     async def close(self) -> None:
         for follower in list(self._followers.values()):
@@ -345,7 +361,7 @@ class Copies:
         self._followers.clear()
 
 
-def _open_copy(disk: Disk, place: Place) -> Recovered:
+def _open_copy(disk: Disk, place: Place, synced_end: int | None) -> Recovered:
     """The log of a segment that another node leads, to go on with it; a new one if there is none."""
     identity, state = place.identity, place.segment
     fence = read_fence(disk, identity.path)
@@ -354,7 +370,7 @@ def _open_copy(disk: Disk, place: Place) -> Recovered:
     carried, time_us = state.carried_producers, state.carried_append_time_us
     disk.make_directory(identity.path.rpartition("/")[0])
     if disk.exists(identity.path + ".log"):
-        return recover(disk, identity, carried, time_us, is_follower=True)
+        return recover(disk, identity, carried, time_us, is_follower=True, synced_end=synced_end)
     return create(disk, identity, carried, time_us)
 
 

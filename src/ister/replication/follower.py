@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ister.callers import Caller
-from ister.errors import BadRequest, IsterError, SegmentFenced, UnknownTopic
+from ister.errors import BadRequest, IsterError, RequestTimeout, SegmentFenced, UnknownTopic
 from ister.frame import Corrupt, Frame, FrameHeader, Incomplete, decode
 from ister.protocol.codec import encode_header, encode_message
 from ister.protocol.peer import node_of
@@ -35,6 +35,15 @@ log = logging.getLogger("ister.replication.follower")
 _FRAME_LIMIT = 1 << 31
 
 
+class Known(NamedTuple):
+    """What a process that has a log open knows, and its file does not say."""
+
+    commit_end: int = 0
+    """What is committed, here or not."""
+    synced_end: int | None = None
+    """What it has synced and answered for; None if it did not have the log open."""
+
+
 class _Received(NamedTuple):
     caller: Caller
     message: Replicate
@@ -49,6 +58,7 @@ class Follower:
         segment_uid: int,
         open_log: Callable[[Follower], asyncio.Task[FollowedSegment]],
         on_committed: Callable[[], None],
+        on_not_opened: Callable[[Follower], None],
         counters: ReplicationCounters,
     ) -> None:
         self.segment_uid = segment_uid
@@ -60,6 +70,7 @@ class Follower:
         self.refusal: Replicated | None = None
         """What everything is answered with: this copy takes nothing more."""
         self._on_committed = on_committed
+        self._on_not_opened = on_not_opened
         self._counters = counters
         self._queue: deque[_Received] = deque()
         self._tokens = 0
@@ -93,11 +104,13 @@ class Follower:
                 self._take(caller, message, payload)
             except BadRequest as error:
                 caller.refuse(error)
+        if self.log is None:
+            self._on_not_opened(self)
 
     def _not_opened(self, error: BaseException) -> None:
         if isinstance(error, SegmentFenced):
             self.refuse(Refusal.FENCED, 0)
-        elif isinstance(error, UnknownTopic):
+        elif isinstance(error, UnknownTopic | RequestTimeout):  # it is gone, or was not heard of yet
             self.refuse(Refusal.UNKNOWN, 0)
         else:
             log.error("the copy of segment %d cannot be opened: %s", self.segment_uid, error)
@@ -180,7 +193,8 @@ class Follower:
         caller, size = self._waiting.pop(token)
         caller.hold(-size)
         if self.log is not None and self.refusal is None:
-            _answer(caller, Replicated(self.segment_uid, self.log.durable_end))
+            # On the leader's last connection: the one that this came on may be gone.
+            _answer(self._leads or caller, Replicated(self.segment_uid, self.log.durable_end))
 
     def refused(self, token: int, error: IsterError) -> None:
         caller, size = self._waiting.pop(token)
@@ -208,6 +222,17 @@ class Follower:
         self.refusal = Replicated(self.segment_uid, end, refusal, recovery)
         if self.log is not None and self.log.failure is None:
             self.log.fail(SegmentFenced(f"{self.log.identity.key}: {refusal}"))
+
+    @property
+    def may_begin_again(self) -> bool:
+        """Whether it was a failed write that ended this: the disk may have room again, or work."""
+        refusal = self.refusal.refusal if self.refusal is not None else Refusal.NONE
+        return self.log is not None and refusal is Refusal.STORAGE
+
+    async def known(self) -> Known:
+        """Of one that was refused: what it knows, once nothing is being written."""
+        await self.close()
+        return Known(self.log.known_commit, self.log.durable_end) if self.log is not None else Known()
 
     async def close(self) -> None:
         """Wait for what is being written, and let go of the files."""

@@ -80,7 +80,7 @@ class Guests:
         if self._member in segment.replicas:
             return done if self._completions.is_whole(segment.uid) else CopyAnswer(NOT_YET, 0)
         if not self._is_ready():
-            raise NotLeader("this node was just started, and does not know yet what it has")
+            return CopyAnswer(NOT_YET, 0)  # it was just started: who asks again soon is not kept waiting
         guest = self._welcome(place, request.source)
         if not guest.is_whole:
             assert guest.task is not None

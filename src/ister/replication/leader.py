@@ -37,6 +37,9 @@ MESSAGE_BYTES = 1024 * 1024
 """What a follower that is behind is sent at a time."""
 TELL_SECONDS = 0.05
 """After so long followers are told of a commit point, if nothing that is sent tells them (F5)."""
+ASK_AGAIN_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 30.0
+"""A follower that refuses, and not for good, is asked again after pauses between these."""
 NO_LIMIT = 1 << 62
 
 
@@ -71,6 +74,7 @@ class Leading:
         self.followers = [member for member in replicas if member != own]
         self.progress = Progress(own, replicas, segment.durable_end)
         self._topic_uid = topic_uid
+        self._fsync = segment.policy.value
         self._streams = streams
         self._disk = disk
         self._on_lost = on_lost
@@ -78,6 +82,8 @@ class Leading:
         self._catching_up: dict[int, asyncio.Task[None]] = {}
         self._confirming = Confirming(self.progress.quorum - 1, self._ask_all)
         self._closed = False
+        self._refusals: dict[int, int] = {}
+        """How often a follower has refused since it last took something."""
         self._wait: tuple[float, int] | None = None
         """Since when this node waits for the others to have what it has up to here; one wait at a time."""
         self._lost_since: dict[int, float] = dict.fromkeys(self.followers, self._now())
@@ -127,20 +133,38 @@ class Leading:
     def answered(self, member: int, answer: Replicated) -> None:
         if self._closed:
             return
+        has_refused = bool(self.progress.refusal(member))
         self.progress.answered(member, answer)
         if answer.refusal:
             self._streams.counters.refused(answer.refusal)
         if answer.refusal in (Refusal.FENCED, Refusal.SEALED):
             self._on_lost(f"node {node_of(member)} says that it is {answer.refusal}")
             return
-        if answer.refusal not in (Refusal.NONE, Refusal.GAP):
-            log.warning(
-                "node %d does not follow %s: %s", node_of(member), self.segment.identity.key, answer.refusal
-            )
-        elif answer.question:
+        if self.progress.refusal(member):
+            if not has_refused:
+                self._refused(member, answer.refusal)
+            return
+        if self._refusals.pop(member, None):
+            self._streams.refusing.pop(member, None)
+        if answer.question:
             self._confirming.answered(member, answer.question)
         self._advance()
         self._pump(member)
+
+    def _refused(self, member: int, refusal: Refusal) -> None:
+        """Its disk may be full for a while, or it may not have heard of the segment yet."""
+        count = self._refusals[member] = self._refusals.get(member, 0) + 1
+        key = self.segment.identity.key
+        if refusal is Refusal.STORAGE:
+            self._streams.refusing[member] = self.uid
+        log.warning("node %d does not follow %s: %s", node_of(member), key, refusal)
+        seconds = min(ASK_AGAIN_SECONDS * 2.0 ** (count - 1), LONGEST_PAUSE_SECONDS)
+        asyncio.get_running_loop().call_later(seconds, self._ask_again, member)
+
+    def _ask_again(self, member: int) -> None:
+        if not self._closed and self.progress.is_connected(member) and self.progress.refusal(member):
+            self.progress.connected(member)
+            self._send(member, self.progress.synced_end(member), 0, (), 0)
 
     def has_room(self, member: int) -> None:
         self._pump(member)
@@ -150,9 +174,9 @@ class Leading:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def lost_for(self, now: float) -> float:
-        """For how long the follower that is lost longest has been. Asked now and then: only at these moments
-        is it seen who is behind, and since when."""
+    def lost(self, now: float, seconds: float) -> list[int]:
+        """Followers that do not follow for so long. Asked now and then: only at these moments is it seen who
+        is behind, and since when."""
         for member in self.followers:
             if self.progress.is_following(member):
                 self._lost_since.pop(member, None)
@@ -161,7 +185,7 @@ class Leading:
             mark = self._marks.get(member)
             if mark is None or self.progress.synced_end(member) >= mark[1]:
                 self._marks[member] = now, self.segment.committed_end
-        return now - min(self._lost_since.values(), default=now)
+        return [member for member, since in self._lost_since.items() if now - since > seconds]
 
     @property
     def lag(self) -> int:
@@ -216,7 +240,7 @@ class Leading:
 
     def _ask(self, member: int, question: int) -> None:
         base, commit = self.progress.synced_end(member), self.segment.committed_end
-        header = encode_header(Replicate(self._topic_uid, self.uid, base, commit, question))
+        header = encode_header(Replicate(self._topic_uid, self.uid, base, commit, self._fsync, question))
         self._streams.send(member, header, (), 0)
 
     # Sending.
@@ -234,7 +258,7 @@ class Leading:
         self, member: int, base_offset: int, end_offset: int, frames: Sequence[Bytes], size: int
     ) -> None:
         commit = self.segment.committed_end
-        header = encode_header(Replicate(self._topic_uid, self.uid, base_offset, commit))
+        header = encode_header(Replicate(self._topic_uid, self.uid, base_offset, commit, self._fsync))
         self._streams.send(member, header, frames, size)
         if size:
             self.progress.sent(member, end_offset, size, commit)
@@ -300,6 +324,8 @@ class Leading:
             self._told_due.cancel()
         for member in self.followers:
             self._streams.remove(member, self)
+            if self._streams.refusing.get(member) == self.uid:
+                del self._streams.refusing[member]
 
 
 def end_of(frame: Bytes) -> int:
@@ -315,6 +341,8 @@ class Streams:
         self._peers = peers
         self._by_member: dict[int, dict[int, Leading]] = {}
         self._up: set[int] = set()
+        self.refusing: dict[int, int] = {}
+        """Members whose disks do not take what they are sent, and the segment of which they said so last."""
 
     def add(self, member: int, leading: Leading) -> None:
         self._by_member.setdefault(member, {})[leading.uid] = leading

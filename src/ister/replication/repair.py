@@ -43,7 +43,7 @@ TURN_SECONDS = 30.0
 ASK_SECONDS = 15.0
 FIRST_POLL_SECONDS = 0.05
 POLL_SECONDS = 1.0
-"""A node that copies is asked whether it has it: soon at first, as most segments that are left over are small."""
+"""A node that copies is asked whether it has it: soon at first, as many segments are small."""
 REST_SECONDS = 30.0
 """After an attempt that came to nothing: so long the segment waits, and others are preferred to that node."""
 MAX_REPAIRS = 4

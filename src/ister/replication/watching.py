@@ -35,7 +35,7 @@ class Watch:
         self._node = node
         self._after = failover_after
         self._silent_since: dict[int, float] = {}
-        """Members that do not answer, and since when."""
+        """Members that do not answer, or were restarted and find no majority; and since when."""
         self._recovering: dict[int, float] = {}
         """Topics whose open segment is being recovered, by whomever; since when the last one has begun."""
 
@@ -71,7 +71,7 @@ class Watch:
     def _look(self, now: float) -> None:
         metadata = self._node.metadata
         state = metadata.state
-        silent = {m for m in state.leaders() if not metadata.is_alive(m)}
+        silent = {m for m in state.leaders() if not metadata.is_alive(m) or metadata.is_to_announce(m)}
         self._silent_since = {m: self._silent_since.get(m, now) for m in silent}
         for member, since in self._silent_since.items():
             if now - since >= self._after:

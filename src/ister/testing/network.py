@@ -22,7 +22,7 @@ import contextvars
 from random import Random
 
 from ister.errors import AddressInUse, ConnectionFailed
-from ister.io.network import Listener, ProtocolFactory
+from ister.io.network import PATIENCE_SECONDS, Listener, ProtocolFactory
 from ister.testing.faults import DeadProcess, Faults, Trace
 from ister.testing.stream import Stream
 
@@ -75,7 +75,7 @@ class SimNetwork:
         *,
         latency: tuple[float, float] = (0.0001, 0.003),
         window: int = 256 * 1024,
-        break_after: float = 15.0,
+        break_after: float = PATIENCE_SECONDS,
         split_probability: float = 0.1,
         trace: Trace | None = None,
     ) -> None:
