@@ -122,7 +122,9 @@ class Nemesis:
         for node in self.nodes:
             self._heal_disk(node)
             node.thaw()
-        await asyncio.gather(*(self.bring_up(node) for node in self.nodes))
+        for _ in range(5):  # what a process met before may end it a moment later
+            await asyncio.gather(*(self.bring_up(node) for node in self.nodes))
+            await asyncio.sleep(1)
         if self._joining is not None:
             await self._joining
 
@@ -396,6 +398,10 @@ class Nemesis:
             self.joined += 1
             self._joining = self.loop.create_task(self._join(self._make_node(len(self.nodes) + 1)))
 
+    def _may_wipe_who_joins(self) -> bool:
+        """It may have a vote by then: its disk is one of those of which a minority may be lost."""
+        return True
+
     async def _join(self, node: ClusterNode) -> None:
         """For as long as it takes: with no majority nobody is let in."""
         if self.dice.random() < 0.4:
@@ -405,9 +411,13 @@ class Nemesis:
             except (NodeDied, JoinFailed):
                 pass
             node.kill()
-            node.wipe()
-            self.wiped += 1
-        elif self.dice.random() < 0.4:
-            self.loop.call_later(self.dice.uniform(0, 0.3), node.kill)
+            if self._may_wipe_who_joins():
+                node.wipe()
+                self.wiped += 1
+        killing = None
+        if self.dice.random() < 0.25:
+            killing = self.loop.call_later(self.dice.uniform(0, 0.3), node.kill)
         await self.bring_up(node)
+        if killing is not None:
+            killing.cancel()
         self.nodes.append(node)

@@ -123,6 +123,14 @@ class Health:
                 return False
         return True
 
+    def all_vote(self) -> bool:
+        """Everybody is up, with the disk that has its vote: no other disk is lost, or not any more."""
+        if not all(node.is_up for node in self.nodes):
+            return False
+        members = {node.running.metadata.member for node in self.nodes}
+        newest = max(self.nodes, key=lambda node: node.running.metadata.state.applied_index)
+        return members <= set(newest.running.metadata.status().membership.voters)
+
     def _are_certain(self, state: ClusterState, topic: TopicState, segment: SegmentState) -> bool:
         copies = self.watch.copies
         return all(state.is_active(m) and copies.is_certain(m, topic, segment) for m in segment.replicas)

@@ -61,6 +61,9 @@ class ReplicaNemesis(Nemesis):
         self._load_dice(node)
         await super()._join(node)
 
+    def _may_wipe_who_joins(self) -> bool:
+        return self.health.all_vote()
+
     # Disks that fail, but not while that would be one too many.
 
     async def full_disk(self) -> None:

@@ -10,6 +10,7 @@ from ister.frame import stamp
 from ister.protocol.codec import encode_header, encode_message
 from ister.protocol.peer import PeerKind, encode_peer_preamble
 from ister.protocol.replication import Replicate
+from ister.wal.segment import FsyncPolicy
 from tests.broker.broker_helpers import RawClient, frame_of
 from tests.cluster_world import PEER_PORT, World, WorldNode, run_story
 from tests.holes.cluster_plants import check_line, until
@@ -21,7 +22,7 @@ def forged(node: WorldNode, base_offset: int) -> bytes:
     segment = topic.open_segment
     frame = bytearray(frame_of(b"forged"))
     stamp(frame, base_offset, segment.uid, segment.opened_at_us + 1)
-    header = encode_header(Replicate(topic.uid, segment.uid, base_offset, base_offset + 1, "fsync"))
+    header = encode_header(Replicate(topic.uid, segment.uid, base_offset, base_offset + 1, "none"))
     return encode_message(0, PeerKind.REPLICATE, header, len(frame)) + frame
 
 
@@ -61,6 +62,7 @@ def test_frames_of_a_member_that_does_not_lead_are_refused(has_leaders_id: bool,
             assert f"node {leader.node_id} leads it" in told[0].message and told[0].hint
             found = copies.follower(uid)
             assert found is not None and found.end_offset == 1, "nothing of it was taken"
+            assert found.policy is FsyncPolicy.FSYNC, "nor its word on when records are synced"
             world.network.heal()
             assert (await log.append("t", [b"1"])).base_offset == 1
             await until(lambda: found.committed_end == 2)

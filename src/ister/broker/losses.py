@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -40,6 +40,15 @@ ASK_SECONDS = 2.0
 CURRENT_SECONDS = 3.0
 PASS_ON_SECONDS = 20.0
 LOOK_AGAIN = "Look again: `ister topic recover {topic}` shows how it stands now."
+
+
+class _Found(NamedTuple):
+    """How a topic stands."""
+
+    shown: TopicRecovery
+    reach: Reach
+    recovery: int
+    """The one to which the replicas have answered."""
 
 
 class Losses:
@@ -106,14 +115,16 @@ class Losses:
         own, told = self._own(topic), await asyncio.gather(*map(ask, others))
         return [own, *(found for found in told if found is not None and found.segment_uid == segment.uid)]
 
-    async def _fence_all(self, topic: TopicState, segment: SegmentState) -> dict[int, FenceAnswer | str]:
+    async def _fence_all(
+        self, topic: TopicState, segment: SegmentState, recovery: int
+    ) -> dict[int, FenceAnswer | str]:
         """Have the replicas that answer repeat their promise to the recovery that stands: what they have
         then is what they will have. Why not, of those that do not; nobody is asked where no recovery was
         begun (F1)."""
-        if not segment.recovery:
+        if not recovery:
             return {}
         replication, metadata = self._broker.replication, self._broker.metadata
-        request = Fence(topic.uid, segment.uid, segment.recovery)
+        request = Fence(topic.uid, segment.uid, recovery)
 
         async def fence(member: int) -> FenceAnswer | str:
             try:
@@ -131,12 +142,12 @@ class Losses:
 
     async def _look(self, topic: TopicLog, obstacle: str = "") -> TopicRecovery:
         """`obstacle` is what prevents any change, whatever is found."""
-        return (await self._reach(topic, obstacle))[0]
+        return (await self._reach(topic, obstacle)).shown
 
-    async def _reach(self, topic: TopicLog, obstacle: str = "") -> tuple[TopicRecovery, Reach]:
+    async def _reach(self, topic: TopicLog, obstacle: str = "") -> _Found:
         state, segment = topic.state, topic.state.open_segment
-        known = await self._ask_all(topic)
-        fenced = await self._fence_all(state, segment)
+        known, recovery = await self._ask_all(topic), segment.recovery
+        fenced = await self._fence_all(state, segment, recovery)
         reach = reach_of(segment, {m: one for m, one in fenced.items() if isinstance(one, FenceAnswer)})
         hearing = [found.node_id for found in known if found.hears_leader]
         wrong = self._what_is_wrong(state, segment, hearing)
@@ -172,7 +183,7 @@ class Losses:
             lost=[LostRecords(one.from_offset, one.end_offset, one.segment, one.at_us) for one in state.lost],
             notes=[note for standing in standings.values() for note in standing.notes],
         )
-        return found, reach
+        return _Found(found, reach, recovery)
 
     def _leader_starts(self, segment: SegmentState) -> int:
         """0 if its disk is not in the cluster any more: then it cannot come back."""
@@ -233,22 +244,23 @@ class Losses:
         again = LOOK_AGAIN.format(topic=state.name)
         if request.segment_uid != segment.uid:
             return await self._settled(topic, request)
-        found, reach = await self._reach(topic)
+        found = await self._reach(topic)
         if topic.state.open_segment.uid != request.segment_uid:
             return await self._settled(topic, request)
-        _check_shown(found, request, again)
-        if reach.holders and self._broker.metadata.member not in reach.holders:
-            return await self._pass_on(request, reach.holders[0], again)
-        if reach.holders:
+        _check_shown(found.shown, request, again)
+        holders = found.reach.holders
+        if holders and self._broker.metadata.member not in holders:
+            return await self._pass_on(request, holders[0], again)
+        if holders:
             # Whoever comes back from here on is heard by a later recovery, and then nothing is given up.
             await self._begin_anew(topic.state, again)
-            found, reach = await self._reach(topic)
+            found = await self._reach(topic)
             if topic.state.open_segment.uid != request.segment_uid:
                 return await self._settled(topic, request)
-            _check_shown(found, request, again)
-            if self._broker.metadata.member not in reach.holders:
+            _check_shown(found.shown, request, again)
+            if self._broker.metadata.member not in found.reach.holders:
                 raise BadRequest("nothing is given up: another node has more of it meanwhile", hint=again)
-        return await self._propose(topic, request, found, reach, again)
+        return await self._propose(topic, request, found, again)
 
     async def _begin_anew(self, topic: TopicState, again: str) -> None:
         """A recovery of this command's own, which ends the one that waits."""
@@ -274,9 +286,9 @@ class Losses:
         return decode_header(TopicRecovery, answer.header or answer.payload)
 
     async def _propose(
-        self, topic: TopicLog, request: RecoverTopic, found: TopicRecovery, reach: Reach, again: str
+        self, topic: TopicLog, request: RecoverTopic, found: _Found, again: str
     ) -> TopicRecovery:
-        state, segment = topic.state, topic.state.open_segment
+        state, segment, reach, shown = topic.state, topic.state.open_segment, found.reach, found.shown
         reached = Reached(
             segment.base_offset, 0, ProducerTable(segment.carried_producers), segment.carried_append_time_us
         )
@@ -288,8 +300,8 @@ class Losses:
         state = topic.state
         if state.open_segment.uid != request.segment_uid:
             return await self._settled(topic, request)  # recovered meanwhile: what is open now is another one
-        starts = request.leader_starts or found.leader_starts
-        command = make_loss(self._broker.storage, state, reached, found.known_end, starts)
+        starts = request.leader_starts or shown.leader_starts
+        command = make_loss(self._broker.storage, state, reached, shown.known_end, starts, found.recovery)
         outcome = await self._broker.metadata.propose(command)
         if outcome.result is Result.STALE:
             return await self._settled(topic, request)
@@ -303,12 +315,12 @@ class Losses:
                     "segment": command.segment,
                     "lost_from": command.lost_from,
                     "lost_end": command.end_offset,
-                    "known_end": found.known_end,
+                    "known_end": shown.known_end,
                     "next_leader": node_of(command.next_leader),
                 }
             },
         )
-        return _accepted(found, command.lost_from, command.end_offset)
+        return _accepted(shown, command.lost_from, command.end_offset)
 
     async def _settled(self, topic: TopicLog, request: RecoverTopic) -> TopicRecovery:
         """The segment that was meant is not the open one: an earlier attempt may have done it."""

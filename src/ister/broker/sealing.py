@@ -122,7 +122,12 @@ class Reached(NamedTuple):
 
 
 def make_loss(
-    storage: Storage, topic: TopicState, reached: Reached, known_end: int, leader_starts: int
+    storage: Storage,
+    topic: TopicState,
+    reached: Reached,
+    known_end: int,
+    leader_starts: int,
+    recovery: int,
 ) -> AcceptLoss:
     """The end of an open segment whose rest nobody can reach (F6). An operator states that its node is
     stopped."""
@@ -143,7 +148,7 @@ def make_loss(
         last_append_time_us=reached.last_append_time_us,
         producers=producers.rows(),
         records_limit=records_limit(topic),
-        recovery=topic.open_segment.recovery,
+        recovery=recovery,
     )
 
 

@@ -180,9 +180,10 @@ class OpenableTopic(ReadableTopic):
                     return
                 identity = self._identity(self.state.open_segment)
                 recovered = await open_log(self._storage, self.state, identity, cut_at)
-                if identity.uid != self.state.open_segment.uid or not self._is_being_recovered:
+                is_current = identity.uid == self.state.open_segment.uid and not self._is_being_recovered
+                if is_current or failed is not None or self.is_deleted or self._stopping:
                     break
-                close_files(recovered)  # it was fenced before there was anything to stop (F2)
+                close_files(recovered)  # sealed, or fenced before there was anything to stop (F2)
         except OSError as error:
             key = self.state.key_of(self.state.open_segment)
             self._not_opened(StorageFailed(f"segment {key} cannot be opened: {error}"))

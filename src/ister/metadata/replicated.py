@@ -322,6 +322,10 @@ class ReplicatedMetadata:
             self._noted_leader = soft.leader, soft.term
             log.info("metadata leader", extra={"fields": {"node": node_of(soft.leader), "term": soft.term}})
 
+    @property
+    def is_leader(self) -> bool:
+        return self.raft.is_leader
+
     def is_alive(self, member: int) -> bool:
         """Whether a node answers; this one always does."""
         return member == self.member or self.peers.is_alive(member)

@@ -56,6 +56,11 @@ class MetadataStore(Protocol):
         """How far a node's clock is from those of most of the others; 0 if that cannot be said (A6)."""
         ...
 
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node leads the metadata, as far as it knows."""
+        ...
+
     def is_alive(self, member: int) -> bool:
         """Whether a node answers, as far as this one knows."""
         ...

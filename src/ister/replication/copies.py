@@ -141,7 +141,9 @@ class Copies:
         if follower is None or follower.may_begin_again:
             follower = self._followers[message.segment_uid] = Follower(
                 message.segment_uid,
-                lambda made: asyncio.get_running_loop().create_task(self._open(made, message, before)),
+                lambda made: asyncio.get_running_loop().create_task(
+                    self._open(made, caller, message, before)
+                ),
                 lambda: self._leader.follower_committed(message.topic_uid),
                 self._not_followed,
                 self._counters,
@@ -153,7 +155,9 @@ class Copies:
         if self._followers.get(follower.segment_uid) is follower:
             del self._followers[follower.segment_uid]
 
-    async def _open(self, follower: Follower, message: Replicate, before: Follower | None) -> FollowedSegment:
+    async def _open(
+        self, follower: Follower, caller: Caller, message: Replicate, before: Follower | None
+    ) -> FollowedSegment:
         """`before` could not write its log, and has said so. What it had answered for it still has."""
         async with self.lock(message.segment_uid):
             place = await self.find(message.topic_uid, message.segment_uid, message.segment_uid)
@@ -163,6 +167,8 @@ class Copies:
             if state.is_sealed or state.recovery:
                 raise SegmentFenced(f"{place.identity.key} is sealed, or being recovered")
             follower.leader = state.leader
+            # One that does not lead is refused when its message is taken; it has no say before that either.
+            policy = FsyncPolicy(message.fsync) if follower.is_led_by(caller) else FsyncPolicy.FSYNC
             known = await before.known() if before is not None else Known()
             recovered = await run_to_end(
                 self._disk, lambda: _open_copy(self._disk, place, known.synced_end), Recovered.close
@@ -174,7 +180,7 @@ class Copies:
                 leases=self._leases,
                 commits=self._commits,
                 tail=self._hot.of_segment(),
-                policy=FsyncPolicy(message.fsync),
+                policy=policy,
             )
             opened.commit_told(known.commit_end)
             return opened

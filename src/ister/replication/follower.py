@@ -141,12 +141,16 @@ class Follower:
             self._counters.records_in.add(log_.end_offset - before)
         log_.commit_told(message.commit_end)
 
+    def is_led_by(self, caller: Caller) -> bool:
+        assert caller.hello is not None, "frames are taken after a hello only"
+        return caller.hello.node.member == self.leader
+
     def _check_leads(self, caller: Caller) -> None:
         """What holds of replicas rests on one process having written all of a segment (A3). Who sends and
         does not lead ends the connection, and nothing of it is taken."""
-        assert caller.hello is not None, "frames are taken after a hello only"
-        sender = caller.hello.node
-        if sender.member != self.leader:
+        if not self.is_led_by(caller):
+            assert caller.hello is not None
+            sender = caller.hello.node
             raise BadRequest(
                 f"node {sender.node_id} (disk {sender.disk_id}) sent frames of segment {self.segment_uid}: "
                 f"node {node_of(self.leader)} leads it",

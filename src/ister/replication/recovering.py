@@ -287,11 +287,11 @@ class Recoveries:
                 topic = self._home.metadata.state.topic_by_uid(attempt.topic_uid)
                 if topic is not None and topic.open_segment.uid == uid:
                     self._given_up[uid] = (attempt.topic_uid, ended.message)
-                _, pause = self._resting.get(uid, (0.0, FIRST_REST_SECONDS))
-                self._resting[uid] = (
-                    asyncio.get_running_loop().time() + pause,
-                    min(2 * pause, LAST_REST_SECONDS),
-                )
+                    _, pause = self._resting.get(uid, (0.0, FIRST_REST_SECONDS))
+                    self._resting[uid] = (
+                        asyncio.get_running_loop().time() + pause,
+                        min(2 * pause, LAST_REST_SECONDS),
+                    )
             else:
                 self._counters.recoveries_ended.add()
                 self._resting.pop(uid, None)
@@ -300,6 +300,7 @@ class Recoveries:
 
     def sealed(self, segment_uid: int, end_offset: int) -> None:
         self._given_up.pop(segment_uid, None)
+        self._resting.pop(segment_uid, None)
         if segment_uid in self._running:
             self._running[segment_uid].tell(events.SegmentSealed(end_offset))
 
@@ -321,6 +322,7 @@ class Recoveries:
     def forget(self, segment_uid: int) -> None:
         """The topic is gone."""
         self._given_up.pop(segment_uid, None)
+        self._resting.pop(segment_uid, None)
         if segment_uid in self._running:
             self._running[segment_uid].tell(events.BeginMissed(events.ProposalFault.STALE))
             self._running[segment_uid].tell(events.SegmentSealed(0))

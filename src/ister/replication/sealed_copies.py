@@ -81,12 +81,14 @@ class SealedCopies:
                 commit = 0  # what it knows to be committed may be among what was given up
                 if segment.lost_from == segment.base_offset:
                     return Finished.WHOLE
-            if not is_damaged and await run_to_end(self._disk, lambda: _cut(self._disk, place, commit)):
-                copies.commit_known.pop(segment.uid, None)
-                return Finished.WHOLE
+            finished = Finished.WHOLE
             if is_damaged:
-                return await self._pull(place, [*sources, self._member], replace_copy)
-            return await self._pull(place, sources, copy_log)
+                finished = await self._pull(place, [*sources, self._member], replace_copy)
+            elif not await run_to_end(self._disk, lambda: _cut(self._disk, place, commit)):
+                finished = await self._pull(place, sources, copy_log)
+            if finished is Finished.WHOLE:
+                copies.commit_known.pop(segment.uid, None)
+            return finished
 
     async def take_in(self, place: Place, sources: list[int], *, is_resumed: bool) -> Finished:
         """Copy a sealed segment that this node is no replica of. What is here of it is nothing to rely on,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import Protocol
 
 from ister.metadata.state import TopicState
@@ -75,20 +76,26 @@ class Watch:
         self._silent_since = {m: self._silent_since.get(m, now) for m in silent}
         for member, since in self._silent_since.items():
             if now - since >= self._after:
-                self._stand_in_for(member)
+                # Who leads the metadata and does not hear it knows that it can end nothing by itself. Who is
+                # before this node in the line may hear it all the same, and see nothing to do.
+                is_cut_off = metadata.is_leader and now - since >= PATIENCE * self._after
+                self._stand_in_for(member, is_cut_off=is_cut_off)
         for uid, since in list(self._recovering.items()):
             topic = state.topic_by_uid(uid)
             if topic is None or not topic.open_segment.recovery:
                 del self._recovering[uid]
-            elif now - since >= PATIENCE * self._after and self._is_next(topic):
+            elif now - since >= PATIENCE * self._after * self._turn(topic):
                 self._recovering[uid] = now
                 self._node.recoveries.begin(topic)
 
-    def _stand_in_for(self, leader: int) -> None:
+    def _stand_in_for(self, leader: int, *, is_cut_off: bool) -> None:
         state = self._node.metadata.state
         for uid in list(state.led_by(leader)):
             topic = state.topic_by_uid(uid)
-            if topic is not None and not topic.open_segment.recovery and self._is_first(topic):
+            if topic is None or topic.open_segment.recovery:
+                continue
+            is_replica = self._node.member in topic.open_segment.replicas
+            if self._is_first(topic) or (is_cut_off and is_replica and len(topic.open_segment.replicas) > 1):
                 if not self._node.recoveries.is_running(topic.open_segment.uid):
                     key = topic.key_of(topic.open_segment)
                     log.warning("node %d, which leads %s, does not answer", node_of(leader), key)
@@ -102,11 +109,12 @@ class Watch:
         alive = [m for m in segment.replicas if m != segment.leader and metadata.is_alive(m)]
         return bool(alive) and alive[0] == self._node.member
 
-    def _is_next(self, topic: TopicState) -> bool:
-        """Whether this node is the first replica behind the coordinator that is believed alive."""
+    def _turn(self, topic: TopicState) -> float:
+        """1 of the first replica behind the coordinator that is believed alive, 2 of the next: who is before
+        this node may be alive, and unable to begin anything."""
         segment, metadata = topic.open_segment, self._node.metadata
         replicas = segment.replicas
         place = replicas.index(segment.coordinator) + 1 if segment.coordinator in replicas else 0
         order = [*replicas[place:], *replicas[:place]]
         alive = [m for m in order if metadata.is_alive(m)]
-        return bool(alive) and alive[0] == self._node.member
+        return alive.index(self._node.member) + 1 if self._node.member in alive else math.inf
