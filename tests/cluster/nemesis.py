@@ -44,6 +44,7 @@ class Nemesis:
         self.joined = self.wiped = 0
         self._make_node = make_node
         self._joining: asyncio.Task[None] | None = None
+        self._coming: list[asyncio.Task[None]] = []
         self._context = contextvars.copy_context()
         self.dice: Random = loop.fork("nemesis")
         self.counts: dict[str, int] = {}
@@ -125,6 +126,7 @@ class Nemesis:
         for _ in range(5):  # what a process met before may end it a moment later
             await asyncio.gather(*(self.bring_up(node) for node in self.nodes))
             await asyncio.sleep(1)
+        await asyncio.gather(*self._coming)
         if self._joining is not None:
             await self._joining
 
@@ -145,7 +147,8 @@ class Nemesis:
                     assert node.server is not None
                     node.watch.check_bounds(node.running, node.server.in_flight_bytes)
                 elif self.loop.time() - down.setdefault(node.number, self.loop.time()) >= 3:
-                    await self.bring_up(node)
+                    down.pop(node.number)  # one that nobody lets in must not keep the others from coming back
+                    self._coming.append(self.loop.create_task(self.bring_up(node)))
 
     async def bring_up(self, node: ClusterNode) -> None:
         """Start until it starts. Faults that are on may prevent it, and die down with the attempts."""
