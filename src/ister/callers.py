@@ -72,9 +72,14 @@ class Callers:
         self.on_hello = on_hello
         self.now_us = now_us
         self._all: dict[Caller, None] = {}
+        self._calls = 0
 
     def __len__(self) -> int:
         return len(self._all)
+
+    def next_number(self) -> int:
+        self._calls += 1
+        return self._calls
 
     def answer_call(self) -> Caller:
         """For the listener: somebody has connected."""
@@ -110,6 +115,8 @@ class Caller(MessageStream):
     def __init__(self, callers: Callers) -> None:
         super().__init__(GREETING_BYTES, PEER_PREAMBLE_SIZE)
         self.hello: PeerHello | None = None
+        self.number = callers.next_number()
+        """Whoever calls later has a higher one."""
         self.heard_at = 0.0
         self._callers = callers
         self._timer: asyncio.TimerHandle | None = None

@@ -80,6 +80,7 @@ def a_leader_is_started_again_before_its_own_disk_has_what_a_follower_has() -> N
 
     async def script(world: World) -> None:
         leader, (ahead, other) = await world.make_topic()
+        await world.elect(other)  # whom the leader finds when it is back
         segment = world.segment()
         async with world.at(leader) as log:
             await world.send(log, "t", b"1")
@@ -96,13 +97,13 @@ def a_leader_is_started_again_before_its_own_disk_has_what_a_follower_has() -> N
             await world.nodes[leader].start()
             async with world.at(leader, "client-2.y") as again:
                 sending = asyncio.ensure_future(world.send(again, "t", b"another record", session="y"))
-                await asyncio.sleep(3)
+                await asyncio.sleep(8)
                 world.network.heal()
                 await sending
             await lost
         await world.judge("t")
 
-    play(script)
+    play(script, failover_after_ms=20_000)  # nobody but itself sees that it is gone
 
 
 def an_append_is_sent_again_while_nobody_answers_its_leader() -> None:

@@ -67,7 +67,9 @@ class Elsewhere:
         sources = self._sources(segment, isinstance(request, messages.Fetch) and request.read_from_any)
         for source in sources:
             try:
-                return await self._broker.forwarder.request(source, kind, header, timeout_s=10.0 + wait_s)
+                return await self._broker.forwarder.request(
+                    source, kind, header, timeout_s=10.0 + wait_s, wait_s=wait_s
+                )
             except ConnectionFailed as error:  # a read that was lost on the way may simply be asked for again
                 if source == sources[-1]:
                     raise NodeUnreachable(f"node {node_of(source)} was lost: {error.message}") from error

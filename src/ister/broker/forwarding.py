@@ -69,15 +69,24 @@ class Forwarder:
             self._way(member, for_appends=True).append(_Waiting(header, frame, waiter))
 
     async def request(
-        self, member: int, kind: int, header: bytes, *, timeout_s: float = REQUEST_SECONDS
+        self,
+        member: int,
+        kind: int,
+        header: bytes,
+        *,
+        timeout_s: float = REQUEST_SECONDS,
+        wait_s: float = 0.0,
     ) -> Answer:
+        """`wait_s` is how long the other node was asked to wait by itself."""
         if self._fails_on_purpose():
             raise _on_purpose(member)
         try:
             async with asyncio.timeout(timeout_s):
                 connection = await self._way(member, for_appends=False).connection()
                 # Longer than anybody waits here: one slow answer must not end what others wait for.
-                return await connection.request(kind, header, timeout_s=timeout_s + LATE_SECONDS)
+                return await connection.request(
+                    kind, header, timeout_s=timeout_s + LATE_SECONDS, wait_s=wait_s
+                )
         except TimeoutError as error:
             raise RequestTimeout(f"node {node_of(member)} did not answer within {timeout_s:.0f} s") from error
 

@@ -111,8 +111,6 @@ class Requests:
             if at == EARLIEST:
                 await self._be_current()  # what was trimmed meanwhile is not there for anybody
                 return topic.state.start_offset
-            if topic.is_being_sealed:
-                await self._elsewhere.is_current()
             segment = topic.state.open_segment if at == LATEST else topic.first_since(at)
             try:
                 if topic.is_here(segment):

@@ -174,12 +174,6 @@ class TopicLog(ReplicatedTopic):
         self._wake_waiters()
 
     @property
-    def is_being_sealed(self) -> bool:
-        """Whether a seal of the open segment may be under way: it may be applied before this node hears of
-        it, and another may have gone on."""
-        return self._handing_off is not None
-
-    @property
     def is_old(self) -> bool:
         """Whether the open segment has records and is past its age."""
         age_us = self.state.settings.segment_age_ms * 1000

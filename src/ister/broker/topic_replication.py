@@ -164,7 +164,18 @@ class ReplicatedTopic(OpenableTopic):
             self.lose(error.message)
             raise NotLeader(f"this node's copy is not served: {error.message}") from error
 
+    @property
+    def is_being_sealed(self) -> bool:
+        """Whether a seal of the open segment may be under way: it may be applied before this node hears of
+        it, and another may have gone on."""
+        return self._handing_off is not None
+
     async def _confirm_end(self, segment: Segment | None) -> None:
+        if self.is_being_sealed and not self._storage.metadata.is_alone:
+            # That is no fence: nobody but the metadata's leader knows.
+            await self._storage.metadata.read_index(CONFIRM_SECONDS)
+            if segment is not self._current:
+                raise NotLeader(f"the open segment of {self.state.name} was sealed meanwhile")
         if segment is not None and segment.replication is None:
             return  # without other replicas nobody else can end it
         leading = self._leading

@@ -211,7 +211,7 @@ class Administration:
         while True:
             try:
                 connection = await self._routes.connection(topic)
-                return await connection.request(kind, header, timeout_s=timeout_s)
+                return await connection.request(kind, header, timeout_s=timeout_s, wait_s=wait_s)
             except IsterError as error:
                 if self._routes.is_closed:
                     raise  # whatever it was, nothing of this log will be tried again

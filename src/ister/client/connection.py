@@ -5,6 +5,10 @@ requests took effect; a broker may fall silent; bytes may be no message at all. 
 is given up as a whole: every unanswered request fails with `ConnectionFailed` (the one that waited too long
 with `RequestTimeout`), each exactly once, and the connection is never used again.
 
+A machine that loses its power says no goodbye. Where an answer is due and nothing comes for a while, another
+connection is made to the same place: if nobody answers there either, this one is given up, long before what
+it waits for is overdue. A broker that is only slow, reads nothing for a while, or refuses, does answer.
+
 Requests issued in one turn of the event loop leave in one write, at the end of that turn. An answer that is
 too large for the shared buffer is received straight into a buffer of its own, placed so that its frames are
 aligned for Arrow.
@@ -14,8 +18,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple, Protocol
 
 from ister.addresses import Address
 from ister.errors import BadRequest, ConnectionFailed, IsterError, RequestTimeout
@@ -38,6 +42,9 @@ _BUFFER_BYTES: Final = 256 * 1024
 _OWN_BUFFER_FROM: Final = 64 * 1024
 """An answer of at least this size that has not arrived in full gets a buffer of its own."""
 MAX_REQUESTS: Final = 1024
+SILENCE_SECONDS: Final = 3.0
+"""So long nothing may come where something is due, until it is tried whether the broker is there; and so long
+it has to greet then."""
 _FIRST_IN_FLIGHT_BYTES: Final = 1024 * 1024
 """Until the broker has named its own limit."""
 
@@ -72,8 +79,8 @@ class _Waiter:
             self.future.set_exception(error)
 
 
-_Pending = tuple[Sink, int, float]
-"""Who waits, the size of the request's payload, and when the answer is overdue."""
+_Pending = tuple[Sink, int, float, float]
+"""Who waits, the size of the request's payload, when the answer is overdue, when silence says something."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -94,6 +101,10 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         self._room_waiters: deque[Callable[[], None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._try_again: Callable[[], Coroutine[Any, Any, None]] | None = None
+        """Whether the broker can be reached; raises `ConnectionFailed`."""
+        self._silence: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        self._received = 0
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._filled = 0
@@ -119,8 +130,11 @@ class Connection(asyncio.BufferedProtocol):
         """Call once as soon as there is room, or the connection has failed."""
         self._room_waiters.append(call)
 
-    def send(self, kind: int, header: bytes, payload: Bytes, sink: Sink, timeout_s: float) -> None:
-        """Queue a request. The caller has asked `has_room`; order of calls is order on the wire."""
+    def send(
+        self, kind: int, header: bytes, payload: Bytes, sink: Sink, timeout_s: float, wait_s: float = 0.0
+    ) -> None:
+        """Queue a request. The caller has asked `has_room`; order of calls is order on the wire. `wait_s` is
+        how long the broker was asked to wait by itself."""
         if self._error is not None:
             sink.failed(self._lost())
             return
@@ -129,24 +143,33 @@ class Connection(asyncio.BufferedProtocol):
         self._out.append(encode_message(correlation, kind, header, size))
         if size:
             self._out.append(payload)
-        deadline = self._loop.time() + timeout_s
-        self._pending[correlation] = (sink, size, deadline)
+        now = self._loop.time()
+        deadline = now + timeout_s
+        self._pending[correlation] = (sink, size, deadline, now + wait_s + SILENCE_SECONDS)
         self._pending_bytes += size
         if self._timer is None or deadline < self._timer.when():
             self._watch(deadline)
+        if self._silence is None:
+            self._listen()
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
 
     async def request(
-        self, kind: int, header: bytes, payload: Bytes = b"", *, timeout_s: float = 30.0
+        self,
+        kind: int,
+        header: bytes,
+        payload: Bytes = b"",
+        *,
+        timeout_s: float = 30.0,
+        wait_s: float = 0.0,
     ) -> Answer:
         while not self.has_room and self._error is None:
             room = self._loop.create_future()
             self.when_room(lambda room=room: None if room.done() else room.set_result(None))  # type: ignore[misc]
             await room
         future: asyncio.Future[Answer] = self._loop.create_future()
-        self.send(kind, header, payload, _Waiter(future), timeout_s)
+        self.send(kind, header, payload, _Waiter(future), timeout_s, wait_s)
         return await future
 
     def _flush(self) -> None:
@@ -181,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = None
         if not self._pending:
             return
-        earliest = min(deadline for _, _, deadline in self._pending.values())
+        earliest = min(deadline for _, _, deadline, _ in self._pending.values())
         if earliest > self._loop.time():
             self._watch(earliest)
             return
@@ -192,6 +215,32 @@ class Connection(asyncio.BufferedProtocol):
         for sink in sinks:
             sink.failed(RequestTimeout(f"{self.address} did not answer a request in time"))
 
+    # Silence.
+
+    def _listen(self) -> None:
+        self._silence = self._loop.call_later(SILENCE_SECONDS, self._look, self._received)
+
+    def _look(self, received: int) -> None:
+        self._silence = None
+        if not self._pending or self._try_again is None or self._error is not None:
+            return
+        now = self._loop.time()
+        if received != self._received or all(due > now for _, _, _, due in self._pending.values()):
+            self._listen()
+        else:
+            self._silence = self._loop.create_task(self._find_out(self._try_again, received))
+
+    async def _find_out(self, try_again: Callable[[], Coroutine[Any, Any, None]], received: int) -> None:
+        try:
+            await try_again()
+        except IsterError as error:
+            if received == self._received:
+                why = f"{self.address} has fallen silent, and cannot be reached: {error.message}"
+                self._break(ConnectionFailed(why))
+                return
+        if self._error is None:
+            self._listen()
+
     # Receiving.
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -200,6 +249,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._received += nbytes
         try:
             if self._own is None:
                 self._filled += nbytes
@@ -258,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if pending is None:
             raise BadRequest(f"an answer to request {correlation}, which is not open")
-        sink, size, _ = pending
+        sink, size, _, _ = pending
         self._pending_bytes -= size
         if kind == 0:
             sink.answered(header, payload)
@@ -291,12 +341,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if isinstance(self._silence, asyncio.TimerHandle):
+            self._silence.cancel()
         if self._transport is not None:
             self._transport.abort()
         pending, self._pending = self._pending, {}
         self._pending_bytes = 0
         self._out = []
-        for sink, _, _ in pending.values():
+        for sink, _, _, _ in pending.values():
             sink.failed(self._lost())
         self._wake_room()
 
@@ -311,8 +363,9 @@ class Connection(asyncio.BufferedProtocol):
         # An own exception for each waiter: a traceback must not gather those of strangers.
         return self._error.again() if self._error is not None else ConnectionFailed("not connected")
 
-    def greeted(self, hello: HelloAnswer) -> None:
+    def greeted(self, hello: HelloAnswer, try_again: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self.hello = hello
+        self._try_again = try_again
         self._max_bytes = max(hello.max_in_flight_bytes, 1)
 
     def greet(self, hello: Hello) -> asyncio.Future[Answer]:
@@ -334,7 +387,9 @@ async def open_connection(
             assert isinstance(made, Connection)
             connection = made
             answer = await connection.greet(hello)
-            connection.greeted(decode_header(HelloAnswer, answer.header))
+            connection.greeted(
+                decode_header(HelloAnswer, answer.header), lambda: _find_there(network, address, hello)
+            )
             return connection
     except BaseException as error:
         if connection is not None:
@@ -342,3 +397,19 @@ async def open_connection(
         if isinstance(error, TimeoutError):
             raise ConnectionFailed(f"{address} did not answer within {timeout_s:g} s") from error
         raise
+
+
+async def _find_there(network: Network, address: Address, hello: Hello) -> None:
+    """Returns if a broker answers at that address, with whatever; else raises `ConnectionFailed`."""
+    try:
+        async with asyncio.timeout(SILENCE_SECONDS):
+            made = await network.connect(lambda: Connection(address), address.host, address.port)
+            assert isinstance(made, Connection)
+            try:
+                await made.greet(hello)
+            except IsterError:
+                return
+            finally:
+                made.close()
+    except TimeoutError as error:
+        raise ConnectionFailed(f"it did not answer within {SILENCE_SECONDS:g} s") from error

@@ -18,8 +18,7 @@ from ister.errors import AddressInUse, ConfigError, ConnectionFailed
 ProtocolFactory = Callable[[], asyncio.BufferedProtocol]
 
 PATIENCE_SECONDS = 8.0
-"""A connection to a machine that is gone without a word breaks after so long, and so does making one. Longer
-than a disk or a scheduler stalls, and short enough for whoever waits to turn to another node."""
+"""So long it may take to make a connection. An idle one to a machine that is gone breaks after it, too."""
 
 
 class Listener(Protocol):
@@ -87,9 +86,8 @@ class TcpNetwork:
 
 
 def _set_patience(sock: socket.socket) -> None:
-    """Where the system can: unacknowledged bytes end a connection and, where none are under way, silence."""
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(PATIENCE_SECONDS * 1000))
+    """Where the system can: silence ends a connection on which nothing is under way. (Not bytes that nobody
+    acknowledges: a broker that reads nothing for a while looks the same to the system.)"""
     if hasattr(socket, "TCP_KEEPIDLE"):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(PATIENCE_SECONDS / 2))

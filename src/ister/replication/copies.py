@@ -102,6 +102,10 @@ class Copies:
         self._leader = leader
         self._identity_of = identity_of
         self._followers: dict[int, Follower] = {}
+        self._last_calls: dict[int, Caller] = {}
+        """The connections on which other members send frames now."""
+        self._known: dict[int, Known] = {}
+        """Of logs that could not be written, and were not opened again yet."""
         self._busy = Locks()
         """Of segments that somebody fences, copies or cuts: one at a time."""
         self.commit_known: dict[int, int] = {}
@@ -136,6 +140,8 @@ class Copies:
     # Following.
 
     def received(self, caller: Caller, header: bytes, payload: bytes) -> None:
+        if caller.hello is not None and not self._is_last_call(caller, caller.hello.node.member):
+            return  # its sender has given that connection up, and sends all of it again on the next one
         message = decode_header(Replicate, header)
         follower = before = self._followers.get(message.segment_uid)
         if follower is None or follower.may_begin_again:
@@ -150,6 +156,13 @@ class Copies:
             )
         follower.received(caller, message, payload)
 
+    def _is_last_call(self, caller: Caller, member: int) -> bool:
+        last = self._last_calls.get(member)
+        if last is None or caller.number > last.number:
+            self._last_calls[member] = caller
+            return True
+        return caller is last
+
     def _not_followed(self, follower: Follower) -> None:
         """Its log was not opened, and who sent was told why. What comes next is looked at anew."""
         if self._followers.get(follower.segment_uid) is follower:
@@ -159,6 +172,8 @@ class Copies:
         self, follower: Follower, caller: Caller, message: Replicate, before: Follower | None
     ) -> FollowedSegment:
         """`before` could not write its log, and has said so. What it had answered for it still has."""
+        if before is not None:
+            self._known[message.segment_uid] = await before.known()
         async with self.lock(message.segment_uid):
             place = await self.find(message.topic_uid, message.segment_uid, message.segment_uid)
             state = place.segment
@@ -169,7 +184,7 @@ class Copies:
             follower.leader = state.leader
             # One that does not lead is refused when its message is taken; it has no say before that either.
             policy = FsyncPolicy(message.fsync) if follower.is_led_by(caller) else FsyncPolicy.FSYNC
-            known = await before.known() if before is not None else Known()
+            known = self._known.get(state.uid, Known())
             recovered = await run_to_end(
                 self._disk, lambda: _open_copy(self._disk, place, known.synced_end), Recovered.close
             )
@@ -321,7 +336,11 @@ class Copies:
         if follower is not None:
             follower.refuse(Refusal.FENCED, recovery)
             known = await follower.known()
+            if known.synced_end is None:
+                known = self._known.get(uid, known)
             commit, synced_end = max(commit, known.commit_end), known.synced_end
+        elif uid in self._known:
+            commit, synced_end = max(commit, self._known[uid].commit_end), self._known[uid].synced_end
         self.commit_known[uid] = commit
         return Known(commit, synced_end)
 
@@ -334,6 +353,7 @@ class Copies:
         if follower is not None:
             follower.refuse(Refusal.SEALED, 0)
             commit = (await follower.known()).commit_end
+        commit = max(commit, self._known.pop(segment.uid, Known()).commit_end)
         if segment.leader == self._member and (segment.recovery or segment.lost_from is not None):
             known = await self._leader.stop_leading(place.topic.uid, segment.uid)
             commit = max(commit, known.commit_end)
@@ -344,6 +364,7 @@ class Copies:
         """These are gone from the metadata, or not this node's any more."""
         for uid in segment_uids:
             self.commit_known.pop(uid, None)
+            self._known.pop(uid, None)
             if uid in self._fenced:
                 async with self.lock(uid):
                     self.close_fenced(uid)
@@ -355,7 +376,7 @@ class Copies:
     async def forget_all_but(self, segment_uids: set[int]) -> None:
         """Only these are open and followed here."""
         gone = self._followers.keys() - segment_uids
-        if kept := self.commit_known.keys() | self._fenced.keys():
+        if kept := self.commit_known.keys() | self._fenced.keys() | self._known.keys():
             topics = self._metadata.state.topics.values()
             gone |= kept - {segment.uid for topic in topics for segment in topic.segments}
         await self.forget(gone)

@@ -204,7 +204,7 @@ class Follower:
         caller, size = self._waiting.pop(token)
         caller.hold(-size)
         if self.refusal is not None:
-            _answer(caller, self.refusal)
+            _answer(self._leads or caller, self.refusal)
 
     # The log's owner.
 

@@ -82,8 +82,8 @@ class Leading:
         self._catching_up: dict[int, asyncio.Task[None]] = {}
         self._confirming = Confirming(self.progress.quorum - 1, self._ask_all)
         self._closed = False
-        self._refusals: dict[int, int] = {}
-        """How often a follower has refused since it last took something."""
+        self._refusals: dict[int, tuple[int, int]] = {}
+        """How often a follower has refused since it last took something, and how much it had then."""
         self._wait: tuple[float, int] | None = None
         """Since when this node waits for the others to have what it has up to here; one wait at a time."""
         self._lost_since: dict[int, float] = dict.fromkeys(self.followers, self._now())
@@ -133,7 +133,7 @@ class Leading:
     def answered(self, member: int, answer: Replicated) -> None:
         if self._closed:
             return
-        has_refused = bool(self.progress.refusal(member))
+        has_refused, synced_end = bool(self.progress.refusal(member)), self.progress.synced_end(member)
         self.progress.answered(member, answer)
         if answer.refusal:
             self._streams.counters.refused(answer.refusal)
@@ -142,24 +142,32 @@ class Leading:
             return
         if self.progress.refusal(member):
             if not has_refused:
-                self._refused(member, answer.refusal)
+                self._refused(member, answer.refusal, synced_end)
             return
-        if self._refusals.pop(member, None):
+        if member in self._refusals and self._is_mended(member):
+            del self._refusals[member]
             self._streams.refusing.pop(member, None)
         if answer.question:
             self._confirming.answered(member, answer.question)
         self._advance()
         self._pump(member)
 
-    def _refused(self, member: int, refusal: Refusal) -> None:
+    def _refused(self, member: int, refusal: Refusal, synced_end: int) -> None:
         """Its disk may be full for a while, or it may not have heard of the segment yet."""
-        count = self._refusals[member] = self._refusals.get(member, 0) + 1
+        count, furthest = self._refusals.get(member, (0, 0))
+        count += 1
+        self._refusals[member] = count, max(furthest, synced_end)
         key = self.segment.identity.key
         if refusal is Refusal.STORAGE:
             self._streams.refusing[member] = self.uid
         log.warning("node %d does not follow %s: %s", node_of(member), key, refusal)
         seconds = min(ASK_AGAIN_SECONDS * 2.0 ** (count - 1), LONGEST_PAUSE_SECONDS)
         asyncio.get_running_loop().call_later(seconds, self._ask_again, member)
+
+    def _is_mended(self, member: int) -> bool:
+        """Whether it has taken more than it had when it refused; that it answers is not enough."""
+        end, (_, furthest) = self.progress.synced_end(member), self._refusals[member]
+        return end > furthest or end == self.segment.end_offset
 
     def _ask_again(self, member: int) -> None:
         if not self._closed and self.progress.is_connected(member) and self.progress.refusal(member):

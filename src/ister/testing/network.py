@@ -75,7 +75,7 @@ class SimNetwork:
         *,
         latency: tuple[float, float] = (0.0001, 0.003),
         window: int = 256 * 1024,
-        break_after: float = PATIENCE_SECONDS,
+        break_after: float = 15.0,
         split_probability: float = 0.1,
         trace: Trace | None = None,
     ) -> None:
@@ -209,7 +209,7 @@ class SimNetwork:
         """The first packet's way there, or its failure to arrive."""
         await asyncio.sleep(self.delay(source, target))
         try:
-            async with asyncio.timeout(self.break_after):
+            async with asyncio.timeout(min(self.break_after, PATIENCE_SECONDS)):
                 while self.blocked(source, target) or self.blocked(target, source):
                     if self._healed is None:
                         self._healed = asyncio.Event()
