@@ -24,9 +24,10 @@ from ister.metadata.state import TopicState
 from ister.protocol.peer import PeerKind, node_of
 from ister.protocol.replication import Refusal, Replicated
 from ister.replication import copies, copying, follower, sealed_copies
-from ister.replication.copies import Copies, Place
+from ister.replication.copies import Copies
 from ister.replication.failover_events import Begun, Members, ProposeSeal
 from ister.replication.failover_heard import Heard
+from ister.replication.places import Place
 from ister.replication.recovering import Attempt
 from ister.wal import recovery
 from ister.wal.followed import FollowedSegment

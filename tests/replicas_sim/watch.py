@@ -34,8 +34,8 @@ from ister.protocol.peer import node_of
 from ister.replication import copies as product_copies
 from ister.replication import recovering
 from ister.replication.completing import Completions
-from ister.replication.copies import Place
 from ister.replication.failover_events import Done, GiveUp, Reason
+from ister.replication.places import Place
 from ister.testing.history import History
 from ister.wal.segment import FsyncPolicy, Segment
 from tests.cluster.raft_watch import is_dead

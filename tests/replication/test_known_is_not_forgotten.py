@@ -59,7 +59,8 @@ def test_a_follower_that_is_sent_something_after_a_recovery_began_is_not_in_doub
         ask = topic._leading
         copies = world.nodes[a].running.replication.copies
         uid = world.segment(seen_by=a).uid
-        assert copies._followers[uid].may_begin_again
+        follower = copies.followers.get(uid)
+        assert follower is not None and follower.may_begin_again
         began: list[int] = []
         real = Copies.fence
 

@@ -76,10 +76,10 @@ def test_nor_where_the_log_was_opened_again_since() -> None:
             message = decode_header(Replicate, header)
             if payload and message.base_offset == 2 and not steps:
                 steps.append("unread")
-                unread.append((copies._followers[message.segment_uid], caller, header, payload))
+                unread.append((copies.followers.get(message.segment_uid), caller, header, payload))
                 return
             real(caller, header, payload)
-            follower = copies._followers.get(message.segment_uid)
+            follower = copies.followers.get(message.segment_uid)
             if payload and unread and follower is not unread[0][0] and caller is not unread[0][1]:
                 steps.append("sent again")
                 real(*unread.pop()[1:])

@@ -39,7 +39,7 @@ def test_nothing_is_kept_of_segments_that_are_sealed_and_whole() -> None:
         for node in world.up:
             segments = len(node.topic("t").state.segments)
             copies = node.broker.replication.copies
-            left = [len(copies._busy), len(copies._followers)]
+            left = [len(copies._busy), len(copies.followers)]
             kept[node.node_id] = (segments, max(left))
         return kept
 

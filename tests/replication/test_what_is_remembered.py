@@ -29,7 +29,7 @@ def test_what_is_remembered_of_segments_goes_with_them() -> None:
         replication = world.nodes[leader].running.replication
         kept: dict[str, Sized] = {
             "locks": replication.copies._busy,
-            "followers": replication.copies._followers,
+            "followers": replication.copies.followers,
             "known commits": replication.copies.commit_known,
             "whole copies": set().union(*replication.completions._whole.values()),
         }

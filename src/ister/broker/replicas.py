@@ -19,13 +19,14 @@ from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.peer import PeerKind
 from ister.protocol.replication import Copy
 from ister.replication.completing import Completions
-from ister.replication.copies import Copies, Place
+from ister.replication.copies import Copies
 from ister.replication.counters import ReplicationCounters
 from ister.replication.facts import TopicCopies, copies_of
 from ister.replication.failover_events import ProposeSeal
 from ister.replication.follower import Known
 from ister.replication.guests import Guests
 from ister.replication.leader import Streams
+from ister.replication.places import Place
 from ister.replication.recovering import Recoveries
 from ister.replication.repair import Repairs
 from ister.replication.scrubbing import Scrubbing
@@ -104,7 +105,7 @@ class NodeReplication:
             self.completions.replaced,
         )
         self._watch = Watch(self, broker.config.failover_after_ms / 1000)
-        self._peers.replicate(self.streams, self.copies.received)
+        self._peers.replicate(self.streams, self.copies.followers.received)
         self.standings = Standings(broker, self)
 
     async def serve(self, kind: int, header: bytes) -> bytes:

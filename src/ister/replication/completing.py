@@ -20,7 +20,8 @@ from ister.errors import CorruptSegment, InvariantBroken, IsterError
 from ister.metadata.state import TopicState
 from ister.metadata.store import MetadataStore
 from ister.metrics import Counter
-from ister.replication.copies import Copies, Place
+from ister.replication.copies import Copies
+from ister.replication.places import Place
 from ister.replication.sealed_copies import Finished, SealedCopies
 
 log = logging.getLogger("ister.replication.complete")

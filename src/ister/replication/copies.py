@@ -11,13 +11,11 @@ stop at any line, and then only what is on disk was promised.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from ister.callers import Caller
 from ister.errors import (
     BadRequest,
     CorruptSegment,
@@ -32,33 +30,23 @@ from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.store import MetadataStore
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.peer import PeerKind
-from ister.protocol.replication import Copy, CopyAnswer, Fence, FenceAnswer, ReadLog, Refusal, Replicate
+from ister.protocol.replication import Copy, CopyAnswer, Fence, FenceAnswer, ReadLog, Refusal
 from ister.replication.background import run_to_end
 from ister.replication.copying import Copied, Source, Wanted, copy_log, read_frames
 from ister.replication.counters import ReplicationCounters
-from ister.replication.fences import read_fence, write_fence
-from ister.replication.follower import Follower, Known
+from ister.replication.fences import write_fence
+from ister.replication.follower import Known
+from ister.replication.following import Followers
 from ister.replication.locks import Locks
+from ister.replication.places import Place, Places
 from ister.replication.sources import Ask, CheckedReads, Sources
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import GroupCommit
 from ister.wal.leases import Leases
 from ister.wal.recovery import Recovered, SegmentIdentity, create, recover
-from ister.wal.segment import FsyncPolicy
 from ister.wal.tail import HotTail
 
 log = logging.getLogger("ister.replication.copies")
-
-APPLY_SECONDS = 3.0
-"""How long a message waits for this node to hear of the segment that it is about."""
-
-
-class Place(NamedTuple):
-    """A segment, where the metadata has it."""
-
-    topic: TopicState
-    segment: SegmentState
-    identity: SegmentIdentity
 
 
 class Leader(Protocol):
@@ -96,18 +84,13 @@ class Copies:
         self._sealed = sealed
         self.sources = Sources(member, ask, sealed)
         self._metadata = metadata
-        self._commits = commits
-        self._leases = leases
-        self._hot = hot
         self._leader = leader
-        self._identity_of = identity_of
-        self._followers: dict[int, Follower] = {}
-        self._last_calls: dict[int, Caller] = {}
-        """The connections on which other members send frames now."""
-        self._known: dict[int, Known] = {}
-        """Of logs that could not be written, and were not opened again yet."""
+        self._places = Places(metadata, identity_of)
         self._busy = Locks()
         """Of segments that somebody fences, copies or cuts: one at a time."""
+        self.followers = Followers(
+            member, disk, self._places, self.lock, commits, leases, hot, leader.follower_committed, counters
+        )
         self.commit_known: dict[int, int] = {}
         """Of segments whose stream has ended here, and that were not cut at their seal yet."""
         self._fenced: dict[int, Recovered] = {}
@@ -119,86 +102,14 @@ class Copies:
 
     async def find(self, topic_uid: int, segment_uid: int, index: int) -> Place:
         """The segment, once this node has applied the metadata up to `index`."""
-        await self._metadata.wait_applied(index, APPLY_SECONDS)
-        place = self.place(topic_uid, segment_uid)
-        if place is None:
-            raise UnknownTopic(f"there is no segment {segment_uid} of topic {topic_uid} any more")
-        return place
+        return await self._places.find(topic_uid, segment_uid, index)
 
     def place(self, topic_uid: int, segment_uid: int) -> Place | None:
-        topic = self._metadata.state.topic_by_uid(topic_uid)
-        if topic is None:
-            return None
-        found = next((one for one in reversed(topic.segments) if one.uid == segment_uid), None)
-        return Place(topic, found, self._identity_of(topic, found)) if found is not None else None
+        return self._places.place(topic_uid, segment_uid)
 
     def follower(self, segment_uid: int) -> FollowedSegment | None:
         """The log of a segment that is followed here, for readers."""
-        found = self._followers.get(segment_uid)
-        return found.log if found is not None and found.refusal is None else None
-
-    # Following.
-
-    def received(self, caller: Caller, header: bytes, payload: bytes) -> None:
-        if caller.hello is not None and not self._is_last_call(caller, caller.hello.node.member):
-            return  # its sender has given that connection up, and sends all of it again on the next one
-        message = decode_header(Replicate, header)
-        follower = before = self._followers.get(message.segment_uid)
-        if follower is None or follower.may_begin_again:
-            follower = self._followers[message.segment_uid] = Follower(
-                message.segment_uid,
-                lambda made: asyncio.get_running_loop().create_task(
-                    self._open(made, caller, message, before)
-                ),
-                lambda: self._leader.follower_committed(message.topic_uid),
-                self._not_followed,
-                self._counters,
-            )
-        follower.received(caller, message, payload)
-
-    def _is_last_call(self, caller: Caller, member: int) -> bool:
-        last = self._last_calls.get(member)
-        if last is None or caller.number > last.number:
-            self._last_calls[member] = caller
-            return True
-        return caller is last
-
-    def _not_followed(self, follower: Follower) -> None:
-        """Its log was not opened, and who sent was told why. What comes next is looked at anew."""
-        if self._followers.get(follower.segment_uid) is follower:
-            del self._followers[follower.segment_uid]
-
-    async def _open(
-        self, follower: Follower, caller: Caller, message: Replicate, before: Follower | None
-    ) -> FollowedSegment:
-        """`before` could not write its log, and has said so. What it had answered for it still has."""
-        if before is not None:
-            self._known[message.segment_uid] = await before.known()
-        async with self.lock(message.segment_uid):
-            place = await self.find(message.topic_uid, message.segment_uid, message.segment_uid)
-            state = place.segment
-            if self._member not in state.replicas or state.leader == self._member:
-                raise UnknownTopic(f"this node does not follow {place.identity.key}")
-            if state.is_sealed or state.recovery:
-                raise SegmentFenced(f"{place.identity.key} is sealed, or being recovered")
-            follower.leader = state.leader
-            # One that does not lead is refused when its message is taken; it has no say before that either.
-            policy = FsyncPolicy(message.fsync) if follower.is_led_by(caller) else FsyncPolicy.FSYNC
-            known = self._known.get(state.uid, Known())
-            recovered = await run_to_end(
-                self._disk, lambda: _open_copy(self._disk, place, known.synced_end), Recovered.close
-            )
-            opened = FollowedSegment(
-                place.identity,
-                recovered,
-                owner=follower,
-                leases=self._leases,
-                commits=self._commits,
-                tail=self._hot.of_segment(),
-                policy=policy,
-            )
-            opened.commit_told(known.commit_end)
-            return opened
+        return self.followers.log_of(segment_uid)
 
     def lock(self, segment_uid: int) -> AbstractAsyncContextManager[None]:
         """Of a segment's log here: one writes, cuts, replaces or removes it at a time."""
@@ -332,15 +243,9 @@ class Copies:
         if place.segment.leader == self._member:
             known = await self._leader.stop_leading(place.topic.uid, uid)
             commit, synced_end = max(commit, known.commit_end), known.synced_end
-        follower = self._followers.get(uid)
-        if follower is not None:
-            follower.refuse(Refusal.FENCED, recovery)
-            known = await follower.known()
-            if known.synced_end is None:
-                known = self._known.get(uid, known)
+        else:
+            known = await self.followers.refuse(uid, Refusal.FENCED, recovery)
             commit, synced_end = max(commit, known.commit_end), known.synced_end
-        elif uid in self._known:
-            commit, synced_end = max(commit, self._known[uid].commit_end), self._known[uid].synced_end
         self.commit_known[uid] = commit
         return Known(commit, synced_end)
 
@@ -348,12 +253,8 @@ class Copies:
 
     async def sealed(self, place: Place) -> None:
         """The metadata has sealed a segment that was followed here: the stream has nothing more to bring."""
-        segment, commit = place.segment, 0
-        follower = self._followers.pop(segment.uid, None)
-        if follower is not None:
-            follower.refuse(Refusal.SEALED, 0)
-            commit = (await follower.known()).commit_end
-        commit = max(commit, self._known.pop(segment.uid, Known()).commit_end)
+        segment = place.segment
+        commit = (await self.followers.end(segment.uid, Refusal.SEALED)).commit_end
         if segment.leader == self._member and (segment.recovery or segment.lost_from is not None):
             known = await self._leader.stop_leading(place.topic.uid, segment.uid)
             commit = max(commit, known.commit_end)
@@ -364,41 +265,21 @@ class Copies:
         """These are gone from the metadata, or not this node's any more."""
         for uid in segment_uids:
             self.commit_known.pop(uid, None)
-            self._known.pop(uid, None)
             if uid in self._fenced:
                 async with self.lock(uid):
                     self.close_fenced(uid)
-            follower = self._followers.pop(uid, None)  # a seal may have been first meanwhile
-            if follower is not None:
-                follower.refuse(Refusal.UNKNOWN, 0)
-                await follower.close()
+            await self.followers.end(uid, Refusal.UNKNOWN)
 
     async def forget_all_but(self, segment_uids: set[int]) -> None:
         """Only these are open and followed here."""
-        gone = self._followers.keys() - segment_uids
-        if kept := self.commit_known.keys() | self._fenced.keys() | self._known.keys():
+        gone = set(self.followers.segments - segment_uids)
+        if kept := self.commit_known.keys() | self._fenced.keys():
             topics = self._metadata.state.topics.values()
             gone |= kept - {segment.uid for topic in topics for segment in topic.segments}
         await self.forget(gone)
 
     async def close(self) -> None:
-        for follower in list(self._followers.values()):
-            follower.refuse(Refusal.STORAGE, 0)
-            await follower.close()
-        self._followers.clear()
-
-
-def _open_copy(disk: Disk, place: Place, synced_end: int | None) -> Recovered:
-    """The log of a segment that another node leads, to go on with it; a new one if there is none."""
-    identity, state = place.identity, place.segment
-    fence = read_fence(disk, identity.path)
-    if fence:
-        raise SegmentFenced(f"{identity.key} was fenced by recovery {fence}")
-    carried, time_us = state.carried_producers, state.carried_append_time_us
-    disk.make_directory(identity.path.rpartition("/")[0])
-    if disk.exists(identity.path + ".log"):
-        return recover(disk, identity, carried, time_us, is_follower=True, synced_end=synced_end)
-    return create(disk, identity, carried, time_us)
+        await self.followers.close()
 
 
 def _fence(

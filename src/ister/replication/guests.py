@@ -20,7 +20,8 @@ from ister.metadata.store import MetadataStore
 from ister.metrics import Counter
 from ister.protocol.replication import NOT_YET, Copy, CopyAnswer
 from ister.replication.completing import Completions
-from ister.replication.copies import Copies, Place
+from ister.replication.copies import Copies
+from ister.replication.places import Place
 from ister.replication.sealed_copies import Finished, SealedCopies
 
 log = logging.getLogger("ister.replication.guests")

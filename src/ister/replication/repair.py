@@ -33,7 +33,8 @@ from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.peer import PeerKind, node_of
 from ister.protocol.replication import Copy, CopyAnswer
 from ister.replication.completing import Completions
-from ister.replication.copies import Copies, Place
+from ister.replication.copies import Copies
+from ister.replication.places import Place
 
 log = logging.getLogger("ister.replication.repair")
 

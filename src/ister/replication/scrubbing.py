@@ -16,7 +16,8 @@ from ister.io.disk import Disk
 from ister.metadata.store import MetadataStore
 from ister.metrics import Counter
 from ister.replication.completing import Completions
-from ister.replication.copies import Copies, Place
+from ister.replication.copies import Copies
+from ister.replication.places import Place
 from ister.replication.scrub import Finding, scrub_log
 
 log = logging.getLogger("ister.replication.scrub")

@@ -14,8 +14,9 @@ from ister.errors import CorruptFrame, NodeUnreachable
 from ister.io.clock import Clock
 from ister.io.disk import Disk, parent
 from ister.replication.background import run_to_end
-from ister.replication.copies import Copies, Place, wanted_of
+from ister.replication.copies import Copies, wanted_of
 from ister.replication.copying import ASIDE, Copied, copy_log, replace_copy
+from ister.replication.places import Place
 from ister.replication.sources import CheckedReads
 from ister.wal.seal_cut import cut_at_seal
 from ister.wal.set_aside import TailAside, set_aside
