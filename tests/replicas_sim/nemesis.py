@@ -233,7 +233,7 @@ class ReplicaNemesis(Nemesis):
             path, disk = segment_path(topic.uid, segment) + ".log", self._watch.disk_of(member)
             self._watch.copies.end_of(member, topic, segment)
             size = self._watch.copies.size_of(member, segment.uid)
-            if not size:
+            if not size or not disk.exists(path):  # its topic may be gone, and the view be old
                 continue
             self.rotted += 1
             self.health.rots(member, segment)
