@@ -13,7 +13,7 @@ from unittest import mock
 
 import msgspec
 
-from ister.broker import handoff, sealing, topic_log
+from ister.broker import handoff, sealing, topic_handoff
 from ister.broker.broker import Broker
 from ister.broker.requests import Requests
 from ister.broker.topic_log import TopicLog
@@ -185,7 +185,7 @@ def producers_are_not_carried_over() -> contextlib.AbstractContextManager[Any]:
     def forgetful(*args: Any) -> SealSegment:
         return msgspec.structs.replace(make_seal(*args), producers=[])
 
-    return mock.patch.object(topic_log, "make_seal", forgetful)
+    return mock.patch.object(topic_handoff, "make_seal", forgetful)
 
 
 def a_node_leads_before_it_was_announced() -> contextlib.AbstractContextManager[Any]:
