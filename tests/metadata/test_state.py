@@ -210,3 +210,13 @@ def test_i2_a_disk_takes_a_nodes_place_by_being_let_in_not_by_announcing_itself(
     outcome = state.apply(5, node(2, starts=2))
     assert (outcome.result, "on another disk" in outcome.detail) == (Result.REFUSED, True)
     assert state.nodes[2].disk_id == disk(9)
+
+
+def test_i2_a_disk_whose_place_was_taken_is_not_let_in_by_a_request_that_was_long_on_its_way() -> None:
+    """Found by simulation: the node that was there announced itself for ever, and was refused."""
+    state = state_after(node(1), node(2), node(2, disk_number=9, starts=0, client_port=0))
+    state = ClusterState.from_bytes(state.to_bytes())
+    assert apply(state, node(2, starts=0, client_port=0)) is Result.REFUSED
+    assert apply(state, node(2, disk_number=9)) is Result.APPLIED
+    assert apply(state, node(2, starts=0, client_port=0)) is Result.REFUSED
+    assert state.nodes[2].disk_id == disk(9)

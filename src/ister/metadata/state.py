@@ -57,7 +57,7 @@ class ClusterState:
         self.topics: dict[str, TopicState] = {}
         self.nodes: dict[int, NodeState] = {}
         self.gone: list[int] = []
-        """Members that were removed. They never come back; their nodes may, on another disk (I2)."""
+        """Members that were removed or replaced. They never come back; their nodes may, on other disks (I2)."""
         self._by_uid: dict[int, TopicState] = {}
         self._led: dict[int, dict[int, str]] = {}
         """By member: the keys of the open segments that it leads, by topic. Derived, for a quick answer."""
@@ -162,6 +162,9 @@ class ClusterState:
         refused = identity_fault(told.node_id, told.disk_id) or self._why_not(told)
         if refused:
             return Outcome(Result.REFUSED, index, refused)
+        known = self.nodes.get(told.node_id)
+        if known is not None and known.member != told.member:
+            self.gone.append(known.member)
         self.nodes[told.node_id] = told
         return Outcome(Result.APPLIED, index)
 
@@ -169,6 +172,9 @@ class ClusterState:
         """Why what a node says of itself does not hold (I2); empty if it does."""
         known = self.nodes.get(told.node_id)
         if told.member in self.gone:
+            # A request of that disk to be let in may have been long on its way.
+            if known is not None:
+                return f"node {told.node_id} is in the cluster on another disk"
             return f"node {told.node_id} was removed from the cluster, and this disk with it"
         if known is None:
             return ""
