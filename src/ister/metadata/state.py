@@ -57,7 +57,7 @@ class ClusterState:
         self.topics: dict[str, TopicState] = {}
         self.nodes: dict[int, NodeState] = {}
         self.gone: list[int] = []
-        """Members that were removed or replaced. They never come back; their nodes may, on other disks (I2)."""
+        """Members that were removed or replaced: never to come back. Their nodes may, on other disks (I2)."""
         self._by_uid: dict[int, TopicState] = {}
         self._led: dict[int, dict[int, str]] = {}
         """By member: the keys of the open segments that it leads, by topic. Derived, for a quick answer."""
