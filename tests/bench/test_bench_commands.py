@@ -23,6 +23,8 @@ FIELDS = (
 )
 COMMAND = (sys.executable, "-c", "from ister.cli.main import main; main()")
 
+pytestmark = pytest.mark.slow  # real processes
+
 
 def run_ister(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
     # The environment names a broker that is not there: the bench must not go to it.

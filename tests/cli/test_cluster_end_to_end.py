@@ -18,6 +18,8 @@ ISTER = [sys.executable, "-m", "ister"]
 PATIENCE_S = 60
 ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith("ISTER_")}
 
+pytestmark = pytest.mark.slow  # real processes, many of them
+
 
 class Node:
     """`ister serve` on free ports, which it keeps when it is started again."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from ister.io.network import PATIENCE_SECONDS, TcpNetwork
 
 
@@ -28,6 +30,7 @@ class _HeldUp(_End):
         transport.pause_reading()
 
 
+@pytest.mark.slow
 def test_a_connection_to_a_broker_that_reads_nothing_for_a_while_stays() -> None:
     async def main() -> None:
         server = await asyncio.get_running_loop().create_server(_HeldUp, "127.0.0.1", 0)

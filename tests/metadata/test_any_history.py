@@ -162,6 +162,7 @@ def test_r3_snapshot_and_restore_equal_replay(history: list[AnyCommand | None], 
     assert derived(restored) == derived(replayed)
 
 
+@pytest.mark.slow
 @given(histories())
 def test_r3_applying_through_the_journal_is_the_same(history: list[AnyCommand | None]) -> None:
     """What a node reads back from its disk, or hears from another one, does what it did there."""
@@ -180,6 +181,7 @@ def test_r3_what_is_not_applied_changes_nothing_and_says_why(history: list[AnyCo
         apply(state, command)  # asserts it
 
 
+@pytest.mark.slow
 @given(histories())
 def test_what_a_member_leads_and_follows_is_what_the_chains_say(history: list[AnyCommand | None]) -> None:
     state = state_after(*history)
@@ -195,6 +197,7 @@ def test_what_a_member_leads_and_follows_is_what_the_chains_say(history: list[An
         }
 
 
+@pytest.mark.slow
 @given(histories())
 def test_every_chain_is_gapless_with_exactly_one_open_segment(history: list[AnyCommand | None]) -> None:
     """Invariant 9, and promise 3: next base = sealed end."""

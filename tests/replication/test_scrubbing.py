@@ -140,6 +140,7 @@ def test_what_all_replicas_have_damaged_is_served_as_it_is_and_the_rest_can_be_r
     run_story(story, replicas=3, segment_records=4)
 
 
+@pytest.mark.slow
 def test_no_round_is_made_where_it_is_turned_off() -> None:
     async def story(world: World) -> None:
         await fill(world, 8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -127,7 +128,14 @@ SCHEDULES: dict[Plant, Callable[[], None]] = {
 }
 
 
-@pytest.mark.parametrize("plant", FOUND_BY_SCHEDULE, ids=lambda plant: plant.__name__)
+def with_its_mark(plant: Plant) -> Plant | Any:
+    """Of one many rounds are played."""
+    return pytest.param(plant, marks=pytest.mark.slow) if plant is planted.two_cycles_at_once else plant
+
+
+@pytest.mark.parametrize(
+    "plant", list(map(with_its_mark, FOUND_BY_SCHEDULE)), ids=lambda plant: plant.__name__
+)
 def test_a_planted_bug_is_found_by_its_schedule(plant: Plant) -> None:
     SCHEDULES[plant]()  # without the bug it is clean
     with plant():
