@@ -222,6 +222,8 @@ class ClusterProcesses:
                     return views[0]
                 said = "; ".join(str(_summary(view)) for view in views)
             await asyncio.sleep(_POLL_SECONDS)
+        for node in self.nodes.values():
+            node.check_running()
         raise AssertionError(f"the cluster was not whole after {WHOLE_SECONDS} s: {said}")
 
     async def view_of(self, node: NodeProcess) -> ClusterAnswer:
