@@ -197,6 +197,22 @@ def test_a_leader_whose_own_log_rots_gives_it_up() -> None:
     play(script, hot_tail_bytes=0)
 
 
+def test_rot_that_a_search_by_time_meets_is_not_told_to_the_reader() -> None:
+    """The open segment's leader said that it is damaged, and went on with it."""
+
+    async def script(world: World) -> None:
+        leader, _ = await world.make_topic()
+        async with world.at(leader) as log:
+            await world.send(log, "t", b"1" * 50)
+            path = world.path(world.segment()) + ".log"
+            world.nodes[leader].disk.rot(path, 8)
+            assert await log.offsets_at("t", 1) == 0
+        assert world.segment().segment == 2
+        await world.judge("t")
+
+    play(script)
+
+
 def test_a_fence_that_the_disk_refuses_is_an_answer() -> None:
     """Whoever asked waited for five seconds, and an error without an owner was in the log."""
 
