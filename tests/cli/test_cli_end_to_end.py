@@ -70,6 +70,12 @@ def test_serve_says_where_it_is_ready_and_stops_cleanly_when_told(tmp_path: Path
     assert entries[-1]["message"] == "stopped"
 
 
+def test_a_crash_in_native_code_leaves_a_trace_of_where_it_was(broker: Broker) -> None:
+    assert broker.stop(signal.SIGSEGV) == -signal.SIGSEGV
+    said = broker.log.read_text()
+    assert "Segmentation fault" in said and "process.py" in said
+
+
 def test_lines_that_were_put_come_back_byte_for_byte(broker: Broker) -> None:
     lines = b"".join(b"%d \xff\x00 %s\n" % (number, b"x" * (number % 300)) for number in range(20_000))
     put = broker.ister("put", "events", "--lines", "--batch", "777", "--output", "json", stdin=lines)

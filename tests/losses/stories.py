@@ -30,6 +30,15 @@ async def settled_leader(world: World) -> WorldNode:
     return world.leader_of("t")
 
 
+async def killed_leader(world: World, count: int, *, power: bool = False) -> WorldNode:
+    """The only node of a topic of so many records, killed."""
+    async with world.connect() as log:
+        await log.append("t", numbers(count))
+    leader = world.leader_of("t")
+    leader.kill(power=power)
+    return leader
+
+
 async def waiting(log: ister.Log, topic: str = "t") -> TopicRecovery:
     """How it stands with a topic once nobody can help it but an operator."""
     async with asyncio.timeout(60):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -102,11 +103,13 @@ def test_the_shim_takes_out_the_one_argument_and_keeps_the_rest_as_they_are(tmp_
 
 
 def test_the_shim_is_made_where_it_can_be_if_the_cache_cannot_be_written(
-    tmp_path: Path, bundled: Path
+    tmp_path: Path, bundled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "file").write_text("in the way")
     home = make_shim(bundled / "bin" / "java", {"XDG_CACHE_HOME": str(tmp_path / "file")})
     assert os.access(home / "bin" / "java", os.X_OK)
+    assert home.is_relative_to(tmp_path)
 
 
 @pytest.mark.parametrize("version", ["4.3.0", "4.3.1.dev0"])

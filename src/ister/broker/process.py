@@ -7,6 +7,7 @@ files are closed. SIGKILL loses nothing that was acknowledged: that is the log's
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import os
@@ -41,6 +42,8 @@ class BrokerInfo(NamedTuple):
 
 def run(config: BrokerConfig, *, on_ready: Callable[[BrokerInfo], None] | None = None) -> None:
     """Run a broker until it is told to stop; raises `IsterError` if it cannot start or go on."""
+    if not faulthandler.is_enabled():
+        faulthandler.enable()  # a crash in native code says where, on the standard error
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_main(config, on_ready))
 
