@@ -44,9 +44,9 @@ test: setup ## every test
 	$(RUN) -m pytest -n $(JOBS)
 
 sim: setup ## SEEDS simulated runs of a broker, CLUSTER_SEEDS of clusters, REPLICA_SEEDS with lost and rotten disks
-	$(RUN) -m tests.simulation.run --seeds $(SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
-	$(RUN) -m tests.cluster.run --seeds $(CLUSTER_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
-	$(RUN) -m tests.cluster.run --replicas 3 --seeds $(REPLICA_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
+	$(RUN) -m tests.simulation.run broker --seeds $(SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
+	$(RUN) -m tests.simulation.run cluster --seeds $(CLUSTER_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
+	$(RUN) -m tests.simulation.run replicas --seeds $(REPLICA_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 
 chaos: setup ## ROUNDS of kill -9 of a broker, CHAOS_SECONDS of it in a cluster, REPLICA_SECONDS with disks lost
 	$(RUN) -m tests.chaos.run --rounds $(ROUNDS)

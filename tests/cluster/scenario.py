@@ -1,6 +1,6 @@
 """One seed, one run: a cluster of 3 or 5 nodes, its clients, what goes wrong, and the judgement.
 
-    python -m tests.cluster.run --seed 17
+    python -m tests.simulation.run cluster --seed 17
 
 replays seed 17. A run has a time of faults (a minute of virtual time and more), then the world is healed and
 everybody must finish within a bound (checker 14), then every line is read to its end through every node.
@@ -9,11 +9,11 @@ everybody must finish within a bound (checker 14), then every line is read to it
 from __future__ import annotations
 
 import asyncio
-import gc
+from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Self
 from unittest import mock
 
 from msgspec.structs import replace
@@ -21,20 +21,16 @@ from msgspec.structs import replace
 from ister.config import BrokerConfig
 from ister.errors import OffsetOutOfRange
 from ister.raft import driver
-from ister.testing import Loss, SimNetwork, VirtualLoop, simulate
+from ister.testing import Loss, SimNetwork, VirtualLoop
 from ister.testing.checkers import Violation, check_history
-from ister.testing.history import History, Read
+from ister.testing.history import Read
 from tests.cluster import load
 from tests.cluster.load import ClusterClients
 from tests.cluster.nemesis import Nemesis
 from tests.cluster.node import PEER_PORT, SECRET, ClusterNode, host_of
 from tests.cluster.watch import Watch
-from tests.simulation.scenario import quiet_logs
+from tests.simulation.seeded import FAULT_SECONDS, FINISH_SECONDS, SeededRun, Summary, play_seed
 
-FAULT_SECONDS = 62.0
-FINISH_SECONDS = 200.0
-LEAST_OPERATIONS = 500
-LEAST_FAULTS = 5
 LEAST_HANDOFFS = 3
 
 TOPICS: dict[str, dict[str, Any]] = {
@@ -45,38 +41,50 @@ TOPICS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass
-class Summary:
-    """What a run was worth, and the hash by which it is compared with another of the same seed."""
+@dataclass(kw_only=True)
+class ClusterSummary(Summary):
+    """Of a run of a cluster."""
 
-    seed: int
     nodes: int
-    digest: str
-    seconds: float
-    operations: int
-    records: int
-    faults: int
-    deaths: int
     handoffs: int
     moves: int
     terms: int
     restores: int
     joined: int
-    kinds: dict[str, int] = field(default_factory=dict)
-    failovers: int = 0
-    wiped: int = 0
-    rotted: int = 0
+
+    def check_worth(self) -> None:
+        super().check_worth()
+        assert self.moves >= LEAST_HANDOFFS, self
+
+    @classmethod
+    def rows(cls, runs: Sequence[Self]) -> dict[str, str]:
+        sizes = (f"{sum(run.nodes == size for run in runs):,}" for size in (3, 5))
+        return (
+            {"clusters of 3 nodes, of 5": " and ".join(sizes)}
+            | super().rows(runs)
+            | {
+                "handoffs": f"{sum(run.handoffs for run in runs):,}",
+                "of these to another node": f"{sum(run.moves for run in runs):,}",
+                "leaders of the metadata": f"{sum(run.terms for run in runs):,}",
+                "states restored from a snapshot": f"{sum(run.restores for run in runs):,}",
+                "nodes that joined in the middle": f"{sum(run.joined for run in runs):,}",
+            }
+        )
 
 
-class Run:
+class ClusterRun(SeededRun[ClusterSummary]):
     """One seed's run with one replica of each segment. `tests.replicas_sim` has one with several."""
 
-    replay = "python -m tests.cluster.run --seed {seed}"
+    world = "cluster"
+    about = (
+        "Three or five brokers and their clients a seed; the checkers are in `ister.testing.checkers` and "
+        "`watch.py`, the faults in `nemesis.py`, of `tests/cluster`."
+    )
+    clients: ClusterClients
 
     def __init__(self, loop: VirtualLoop) -> None:
-        self.loop = loop
+        super().__init__(loop)
         self.dice: Random = loop.fork("run")
-        self.history = History()
         self.network = SimNetwork(loop.fork("network"), trace=loop.trace)
         self.watch = self._make_watch()
         self.size = 5 if loop.seed % 4 == 3 else 3
@@ -121,13 +129,13 @@ class Run:
         config = replace(self.config, bootstrap_cluster=founder, join=join, join_timeout_ms=30_000)
         return ClusterNode(self.loop, self.network, self.watch, number, config)
 
-    async def play(self) -> Summary:
+    async def play(self) -> ClusterSummary:
         # Entries kept behind a snapshot: with few of them, who was away for a while is sent the snapshot.
         kept = mock.patch.object(driver, "KEPT_BEHIND_SNAPSHOT", self.dice.choice((0, 5, 1000)))
         with self.watch.attached(), kept:
             return await self._play()
 
-    async def _play(self) -> Summary:
+    async def _play(self) -> ClusterSummary:
         await self._found()
         await self._create_topics()
         workers = self._start_workers()
@@ -143,10 +151,6 @@ class Run:
         keeping.cancel()
         check_history(self.history)
         return self._summary()
-
-    def _raise_violations(self) -> None:
-        if self.history.violations:
-            check_history(self.history)
 
     async def _found(self) -> None:
         for node in self.nodes:
@@ -187,32 +191,8 @@ class Run:
         workers.append(start(load.follow(clients, "client-1.r", "kept"), name="reader-kept"))
         return workers
 
-    async def _enough_operations(self, workers: list[asyncio.Task[None]]) -> None:
-        """A run that was down for most of its time goes on until it is worth the name."""
-        deadline = self.loop.time() + FINISH_SECONDS
-        while self.history.operation_count < LEAST_OPERATIONS or self.watch.seals < LEAST_HANDOFFS:
-            if self.loop.time() > deadline:
-                raise Violation(
-                    "liveness", f"only {self.history.operation_count} operations; {_open(workers)}"
-                )
-            await asyncio.sleep(0.5)
-
-    async def _finish(self, workers: list[asyncio.Task[None]]) -> None:
-        """Checker 14: after healing every client comes to its end."""
-        self.clients.done.set()
-        readers = [task for task in workers if task.get_name().startswith("reader")]
-        writers = [task for task in workers if task not in readers]
-        _, late = await asyncio.wait(writers, timeout=FINISH_SECONDS)
-        self._raise_violations()
-        if late:
-            raise Violation("liveness", f"not done {FINISH_SECONDS:g} s after healing: {_open(workers)}")
-        await asyncio.sleep(1)
-        for reader in readers:
-            reader.cancel()
-        await asyncio.wait(readers)
-        for task in workers:
-            if not task.cancelled():
-                task.result()
+    def _is_enough(self) -> bool:
+        return super()._is_enough() and self.watch.seals >= LEAST_HANDOFFS
 
     async def _last_death(self) -> None:
         """What is judged is what new processes find."""
@@ -277,54 +257,18 @@ class Run:
             while len({node.running.metadata.state.to_bytes() for node in self.nodes}) > 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
 
-    def _summary(self) -> Summary:
-        return Summary(
-            seed=self.loop.seed,
+    def _summary(self) -> ClusterSummary:
+        deaths = sum(node.deaths for node in self.nodes)
+        return ClusterSummary(
+            **self._summary_fields(self.nemesis.counts, deaths),
             nodes=self.size,
-            digest=f"{self.loop.trace.digest()}/{self.history.digest()}",
-            seconds=self.loop.time(),
-            operations=self.history.operation_count,
-            records=sum(len(send.values) for send in self.history.sends),
-            faults=sum(self.nemesis.counts.values()),
-            deaths=sum(node.deaths for node in self.nodes),
             handoffs=self.watch.seals,
             moves=self.watch.moves,
             terms=len(self.watch.raft.properties.leaders),
             restores=self.watch.restores,
             joined=self.nemesis.joined,
-            kinds=self.nemesis.counts,
         )
 
 
-def check_worth(summary: Summary) -> None:
-    """A seed that hardly did anything proves nothing."""
-    assert summary.seconds >= min(60, FAULT_SECONDS), summary
-    assert summary.operations >= LEAST_OPERATIONS, summary
-    assert summary.faults >= LEAST_FAULTS, summary
-    assert summary.moves >= LEAST_HANDOFFS, summary
-
-
-def _open(workers: list[asyncio.Task[None]]) -> str:
-    return ", ".join(task.get_name() for task in workers if not task.done())
-
-
-def run_seed(seed: int, kind: type[Run] = Run) -> Summary:
-    """One run; raises `Violation`, or whatever else is wrong, with the seed and the way to replay it."""
-    held: list[Run] = []
-
-    async def main(loop: VirtualLoop) -> Summary:
-        run = kind(loop)
-        held.append(run)
-        return await run.play()
-
-    try:
-        with quiet_logs():
-            return simulate(main, seed, limit_seconds=2000, limit_steps=5_000_000)
-    except BaseException as error:
-        if held and held[0].history.violations and not isinstance(error, Violation):
-            error.add_note(f"a watcher had seen: {held[0].history.violations[0]}")
-        error.add_note(f"replay: {kind.replay.format(seed=seed)}")
-        raise
-    finally:
-        held.clear()
-        gc.collect()  # a run's disks are megabytes in cycles, and the next run holds the collector still
+def run_seed(seed: int) -> ClusterSummary:
+    return play_seed(ClusterRun, seed)

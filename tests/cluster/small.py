@@ -19,7 +19,7 @@ from ister.testing.history import History
 from tests.cluster.load import ClusterClients
 from tests.cluster.node import PEER_PORT, ClusterNode, host_of
 from tests.cluster.watch import Watch
-from tests.simulation.scenario import quiet_logs
+from tests.simulation.seeded import quiet_logs
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """One seed, one run, as in `tests.cluster.scenario`, with segments on several disks.
 
-    python -m tests.cluster.run --replicas 3 --seed 17
+    python -m tests.simulation.run replicas --seed 17
 
 replays seed 17. Clusters of 3 and 5 nodes; topics with 3, 2 and 5 replicas, and with one in those runs in
 which no disk is lost. In the end every sealed segment has all its copies, whole and equal, no open one is
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 from unittest import mock
 
 from msgspec.structs import replace
@@ -23,15 +25,42 @@ from ister.replication.fences import SUFFIX as FENCE
 from ister.testing.checkers import Violation
 from ister.wal import segment as wal_segment
 from tests.cluster import load, scenario
-from tests.cluster.scenario import FINISH_SECONDS, Run, Summary
+from tests.cluster.scenario import ClusterRun, ClusterSummary
 from tests.replicas_sim.nemesis import ReplicaNemesis
 from tests.replicas_sim.watch import ReplicaWatch
+from tests.simulation.seeded import FINISH_SECONDS, play_seed
 
 LEAST_FAILOVERS = 1
 
 
-class ReplicatedRun(Run):
-    replay = "python -m tests.cluster.run --replicas 3 --seed {seed}"
+@dataclass(kw_only=True)
+class ReplicatedSummary(ClusterSummary):
+    """Of a run with replicated segments."""
+
+    failovers: int
+    wiped: int
+    rotted: int
+
+    def check_worth(self) -> None:
+        super().check_worth()
+        assert self.failovers >= LEAST_FAILOVERS, self
+
+    @classmethod
+    def rows(cls, runs: Sequence[Self]) -> dict[str, str]:
+        failed_over = sum(run.failovers > 0 for run in runs)
+        return super().rows(runs) | {
+            "failovers": f"{sum(run.failovers for run in runs):,}, in {failed_over:,} of the seeds",
+            "disks lost": f"{sum(run.wiped for run in runs):,}",
+            "copies that rotted": f"{sum(run.rotted for run in runs):,}",
+        }
+
+
+class ReplicatedRun(ClusterRun):
+    world = "replicas"
+    about = (
+        "Three or five brokers, segments on several disks, and their clients a seed; the checkers are in "
+        "`ister.testing.checkers` and `watch.py`, the faults in `nemesis.py`, of `tests/replicas_sim`."
+    )
     watch: ReplicaWatch
     nemesis: ReplicaNemesis
 
@@ -86,7 +115,7 @@ class ReplicatedRun(Run):
             workers.append(start(load.follow(clients, "client-3.l", "lone"), name="reader-lone"))
         return workers
 
-    async def _play(self) -> Summary:
+    async def _play(self) -> ClusterSummary:
         """Windows, chunks and intervals are small now and then: what takes megabytes elsewhere happens."""
         with contextlib.ExitStack() as stack:
             for module, name, small in (
@@ -100,7 +129,7 @@ class ReplicatedRun(Run):
                     stack.enter_context(mock.patch.object(module, name, small))
             return await super()._play()
 
-    async def _finish(self, workers: list[asyncio.Task[None]]) -> None:
+    async def _finish(self, workers: Sequence[asyncio.Task[None]]) -> None:
         await super()._finish(workers)
         await self._write_everywhere()
 
@@ -132,17 +161,14 @@ class ReplicatedRun(Run):
                 if not segment.is_sealed and disk.exists(path + FENCE):
                     raise Violation("invariant 9", f"{path} is open, and fenced on {disk.name}")
 
-    def _summary(self) -> Summary:
-        summary = super()._summary()
-        summary.failovers = self.watch.failovers
-        summary.wiped, summary.rotted = self.nemesis.wiped, self.nemesis.rotted
-        return summary
+    def _summary(self) -> ReplicatedSummary:
+        return ReplicatedSummary(
+            **vars(super()._summary()),
+            failovers=self.watch.failovers,
+            wiped=self.nemesis.wiped,
+            rotted=self.nemesis.rotted,
+        )
 
 
-def run_seed(seed: int) -> Summary:
-    return scenario.run_seed(seed, ReplicatedRun)
-
-
-def check_worth(summary: Summary) -> None:
-    scenario.check_worth(summary)
-    assert summary.failovers >= LEAST_FAILOVERS, summary
+def run_seed(seed: int) -> ClusterSummary:
+    return play_seed(ReplicatedRun, seed)

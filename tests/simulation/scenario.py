@@ -1,6 +1,6 @@
 """One seed, one run: a broker, its clients, what goes wrong, and the judgement.
 
-    python -m tests.simulation.run --seeds 1 --first-seed 17
+    python -m tests.simulation.run broker --seed 17
 
 replays seed 17. A run has a time of faults (a minute of virtual time and more), then the world is healed and
 everybody must finish within a bound (checker 14), then every line is read to its end and judged.
@@ -10,27 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import logging
-from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
+from typing import Self
 
 import ister
 from ister.config import BrokerConfig
 from ister.errors import CorruptFrame, CorruptSegment
-from ister.testing import Loss, SimDisk, SimNetwork, VirtualLoop, simulate
+from ister.testing import Loss, SimDisk, SimNetwork, VirtualLoop
 from ister.testing.checkers import Violation, check_history
-from ister.testing.history import History
 from tests.simulation import load
 from tests.simulation.load import Clients
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.node import HOST, NodeDied, SimNode
+from tests.simulation.seeded import FAULT_SECONDS, SeededRun, Summary, play_seed
 
-FAULT_SECONDS = 62.0
-FINISH_SECONDS = 200.0
-LEAST_OPERATIONS = 500
+LEAST_ROLLOVERS = 3
 
 STRONG = ("orders", "events", "aged", "kept")
 TOPICS: dict[str, dict[str, int | str]] = {
@@ -42,27 +39,36 @@ TOPICS: dict[str, dict[str, int | str]] = {
 }
 
 
-@dataclass
-class Summary:
-    """What a run was worth, and the hash by which it is compared with another of the same seed."""
+@dataclass(kw_only=True)
+class BrokerSummary(Summary):
+    """Of a run of one broker."""
 
-    seed: int
-    digest: str
-    seconds: float
-    operations: int
-    records: int
-    faults: int
-    deaths: int
     rollovers: int
     rotted: str
-    kinds: dict[str, int] = field(default_factory=dict)
+
+    def check_worth(self) -> None:
+        super().check_worth()
+        assert self.rollovers >= LEAST_ROLLOVERS, self
+
+    @classmethod
+    def rows(cls, runs: Sequence[Self]) -> dict[str, str]:
+        return super().rows(runs) | {
+            "handoffs": f"{sum(run.rollovers for run in runs):,}",
+            "rotted segments, all noticed": f"{sum(run.rotted != 'nothing' for run in runs):,}",
+        }
 
 
-class Run:
+class BrokerRun(SeededRun[BrokerSummary]):
+    world = "broker"
+    about = (
+        "One broker and its clients a seed; the checkers are in `ister.testing.checkers`, the faults in "
+        "`tests/simulation/nemesis.py`."
+    )
+    clients: Clients
+
     def __init__(self, loop: VirtualLoop) -> None:
-        self.loop = loop
+        super().__init__(loop)
         self.dice: Random = loop.fork("run")
-        self.history = History()
         self.disk = SimDisk(loop.fork("disk"), trace=loop.trace)
         self.network = SimNetwork(loop.fork("network"), trace=loop.trace)
         config = BrokerConfig(
@@ -78,7 +84,7 @@ class Run:
         self.clients = Clients(loop, self.network, self.history)
         self.nemesis = Nemesis(loop, self.node, self.disk, self.network, self.clients, self.history)
 
-    async def play(self) -> Summary:
+    async def play(self) -> BrokerSummary:
         await self.node.start()
         await self._create_topics()
         workers = self._start_workers()
@@ -94,10 +100,6 @@ class Run:
         check_history(self.history)
         rotted = await self._rot()
         return self._summary(rotted)
-
-    def _raise_violations(self) -> None:
-        if self.history.violations:
-            check_history(self.history)
 
     async def _create_topics(self) -> None:
         async with self.clients.connect("client-1.setup") as log:
@@ -123,33 +125,6 @@ class Run:
             start(load.follow(clients, "client-2.s", "kept"), name="reader-2"),
             start(load.follow(clients, "client-3.t", "loose"), name="reader-3"),
         ]
-
-    async def _enough_operations(self, workers: list[asyncio.Task[None]]) -> None:
-        """A run that was down for most of its time goes on until it is worth the name."""
-        deadline = self.loop.time() + FINISH_SECONDS
-        while self.history.operation_count < LEAST_OPERATIONS:
-            if self.loop.time() > deadline:
-                raise Violation(
-                    "liveness", f"only {self.history.operation_count} operations; {_open(workers)}"
-                )
-            await asyncio.sleep(0.5)
-
-    async def _finish(self, workers: list[asyncio.Task[None]]) -> None:
-        """Checker 14: after healing every client comes to its end."""
-        self.clients.done.set()
-        readers = [task for task in workers if task.get_name().startswith("reader")]
-        writers = [task for task in workers if task not in readers]
-        _, late = await asyncio.wait(writers, timeout=FINISH_SECONDS)
-        self._raise_violations()
-        if late:
-            raise Violation("liveness", f"not done {FINISH_SECONDS:g} s after healing: {_open(workers)}")
-        await asyncio.sleep(1)
-        for reader in readers:
-            reader.cancel()
-        await asyncio.wait(readers)
-        for task in workers:
-            if not task.cancelled():
-                task.result()
 
     async def _last_death(self) -> None:
         """What is judged is what a new process finds."""
@@ -222,54 +197,13 @@ class Run:
                 return path
         raise Violation("corruption", f"{path} has rotted, and {line} was read without an error")
 
-    def _summary(self, rotted: str) -> Summary:
-        return Summary(
-            seed=self.loop.seed,
-            digest=f"{self.loop.trace.digest()}/{self.history.digest()}",
-            seconds=self.loop.time(),
-            operations=self.history.operation_count,
-            records=sum(len(send.values) for send in self.history.sends),
-            faults=sum(self.nemesis.counts.values()),
-            deaths=self.disk.generation,
+    def _summary(self, rotted: str) -> BrokerSummary:
+        return BrokerSummary(
+            **self._summary_fields(self.nemesis.counts, deaths=self.disk.generation),
             rollovers=self.node.watch.rollovers,
             rotted=rotted,
-            kinds=self.nemesis.counts,
         )
 
 
-def _open(workers: list[asyncio.Task[None]]) -> str:
-    return ", ".join(task.get_name() for task in workers if not task.done())
-
-
-@contextlib.contextmanager
-def quiet_logs() -> Iterator[None]:
-    """A run is full of errors that are meant; a failing one shows its trace instead."""
-    logger = logging.getLogger("ister")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
-def run_seed(seed: int) -> Summary:
-    """One run; raises `Violation`, or whatever else is wrong, with the seed and the way to replay it."""
-    held: list[Run] = []
-
-    async def main(loop: VirtualLoop) -> Summary:
-        run = Run(loop)
-        held.append(run)
-        return await run.play()
-
-    try:
-        with quiet_logs():
-            return simulate(main, seed, limit_seconds=2000, limit_steps=5_000_000)
-    except BaseException as error:
-        if held and held[0].history.violations and not isinstance(error, Violation):
-            error.add_note(f"a watcher had seen: {held[0].history.violations[0]}")
-        error.add_note(f"replay: python -m tests.simulation.run --seeds 1 --first-seed {seed}")
-        raise
-    finally:
-        held.clear()
-        gc.collect()  # a run's disks are megabytes in cycles, and the next run holds the collector still
+def run_seed(seed: int) -> BrokerSummary:
+    return play_seed(BrokerRun, seed)

@@ -14,7 +14,7 @@ from ister.testing.checkers import check_history
 from ister.testing.history import History
 from tests.simulation.load import Clients
 from tests.simulation.node import HOST, SimNode
-from tests.simulation.scenario import quiet_logs
+from tests.simulation.seeded import quiet_logs
 
 T = TypeVar("T")
 

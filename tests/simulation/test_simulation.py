@@ -1,4 +1,4 @@
-"""A stated sample of `make sim`: seeds 0 to 47, two of them twice."""
+"""A stated sample of `make sim`: of each world seeds 0 to 43, and one in two processes."""
 
 from __future__ import annotations
 
@@ -7,26 +7,32 @@ import sys
 
 import pytest
 
-from tests.simulation.run import check_worth
-from tests.simulation.scenario import run_seed
+from tests.simulation.seeded import play_seed
+from tests.simulation.worlds import WORLDS
 
-SEEDS = 48
+SEEDS = 44
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_seed_is_clean_and_worth_the_name(seed: int) -> None:
-    check_worth(run_seed(seed))
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_seed_is_clean_and_worth_the_name(world: str, seed: int) -> None:
+    play_seed(WORLDS[world], seed).check_worth()
 
 
-def test_one_seed_is_clean_in_the_quick_tests_too() -> None:
-    check_worth(run_seed(1_000_000))
+@pytest.mark.parametrize("world", WORLDS)
+def test_one_seed_is_clean_in_the_quick_tests_too(world: str) -> None:
+    play_seed(WORLDS[world], 1_000_000).check_worth()
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_same_seed_gives_the_same_trace_in_another_process(world: str) -> None:
     """Checker 15 and invariant 12: whatever the hash seed of the process."""
-    program = "from tests.simulation.scenario import run_seed; print(run_seed(7).digest)"
+    program = (
+        "from tests.simulation.seeded import play_seed; from tests.simulation.worlds import WORLDS; "
+        f"print(play_seed(WORLDS[{world!r}], 7).digest)"
+    )
     digests = {
         subprocess.run(
             [sys.executable, "-c", program],
