@@ -16,7 +16,13 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from ister.errors import BadRequest, IsterError, Overloaded, RequestTimeout
-from ister.protocol.codec import MAX_HEADER_BYTES, decode_header, encode_failure, encode_header
+from ister.protocol.codec import (
+    MAX_ANSWER_BYTES,
+    MAX_HEADER_BYTES,
+    decode_header,
+    encode_failure,
+    encode_header,
+)
 from ister.protocol.peer import (
     PEER_PREAMBLE_SIZE,
     NodeAddress,
@@ -32,7 +38,6 @@ log = logging.getLogger("ister.peers")
 GREETING_BYTES = 64 * 1024
 GREETING_SECONDS = 5.0
 SILENT_SECONDS = 15.0
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_CALLERS = 256
 MAX_REQUESTS = 4096
 """Of one member, that are not answered yet."""
@@ -207,7 +212,7 @@ class Caller(MessageStream):
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(SILENT_SECONDS, self._look)
         if hello.cluster_id:
-            self.max_bytes = MAX_MESSAGE_BYTES
+            self.max_bytes = MAX_ANSWER_BYTES  # what a client may send, a replica must take
         self._callers.on_hello(hello)
         mine = self._callers.hello()
         self.send(correlation, 0, encode_header(PeerHelloAnswer(mine.cluster_id, mine.node)))

@@ -12,10 +12,17 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ister.callers import GREETING_BYTES, MAX_MESSAGE_BYTES
+from ister.callers import GREETING_BYTES
 from ister.errors import ConnectionFailed, DataDirectoryError, IsterError, RequestTimeout
 from ister.io.network import Network
-from ister.protocol.codec import Bytes, decode_failure, decode_header, encode_header, encode_message
+from ister.protocol.codec import (
+    MAX_ANSWER_BYTES,
+    Bytes,
+    decode_failure,
+    decode_header,
+    encode_header,
+    encode_message,
+)
 from ister.protocol.peer import NodeAddress, PeerHello, PeerHelloAnswer, PeerKind, encode_peer_preamble
 from ister.protocol.stream import MessageStream
 
@@ -76,7 +83,7 @@ class Outbound(MessageStream):
                     self.greeted.set_exception(error)
                 else:
                     self.greeted.set_result(decode_header(PeerHelloAnswer, header))
-                    self.max_bytes = MAX_MESSAGE_BYTES
+                    self.max_bytes = MAX_ANSWER_BYTES
             return
         future = self._waiting.pop(correlation, None)
         if future is not None and not future.done():

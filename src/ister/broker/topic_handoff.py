@@ -108,13 +108,13 @@ class HandingOffTopic(ReplicatedTopic):
 
     async def _checkpoint(self, segment: Segment) -> None:
         """Make the next opening of this segment quick. Its records are durable with or without this."""
-        segment.hold()
+        segment.hold(writes=True)
         try:
             await self._storage.disk.run(segment.final_checkpoint())
         except OSError as error:
             log.warning("final checkpoint of %s was not written: %s", segment.identity.key, error)
         finally:
-            segment.release()
+            segment.release(writes=True)
 
     async def _seal(self, segment: Segment, end: int) -> list[steps.Effect]:
         """Side by side: what waits for the next segment waits for the longer of the two, not for both."""

@@ -126,7 +126,9 @@ class Segment:
         """Where cycles end that are not committed, as offset and position; only with other replicas."""
         self._waiting: deque[Waiting] = deque()
         self._repeats: list[Waiting] = []
-        self._jobs = 0
+        self._writes = 0
+        self._reads = 0
+        """How many are under way in other threads."""
         self._settled: asyncio.Future[None] | None = None
         self._index_at = 0
         self._checkpoint_asked = False
@@ -230,7 +232,7 @@ class Segment:
             allocate=self._next_allocation(),
             side_block=checkpoint,
         )
-        self._jobs += 1
+        self._writes += 1
         return job
 
     def _may_write(self) -> bool:
@@ -270,7 +272,7 @@ class Segment:
 
     def flushed(self, job: FlushJob) -> None:
         """On the loop: the job is done, well or badly."""
-        self._jobs -= 1
+        self._writes -= 1
         if job.error is not None:
             self._owner.failed(self, job)
         elif self.failure is None:
@@ -389,24 +391,30 @@ class Segment:
             self._close_if_idle()
 
     async def settled(self) -> None:
-        """Nothing is being written or read any more."""
-        while self._jobs:
+        """Nothing is being written any more. There may be readers: they come and go, and change nothing."""
+        while self._writes:
             if self._settled is None or self._settled.done():
                 self._settled = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._settled)  # who else waits must not be cancelled with this one
 
-    def hold(self) -> None:
-        """A reader is about to use the file in another thread."""
-        self._jobs += 1
+    def hold(self, *, writes: bool = False) -> None:
+        """Somebody is about to use the file in another thread."""
+        if writes:
+            self._writes += 1
+        else:
+            self._reads += 1
 
-    def release(self) -> None:
-        self._jobs -= 1
+    def release(self, *, writes: bool = False) -> None:
+        if writes:
+            self._writes -= 1
+        else:
+            self._reads -= 1
         self._close_if_idle()
 
     def _close_if_idle(self) -> None:
-        if self._jobs == 0 and self._settled is not None and not self._settled.done():
+        if self._writes == 0 and self._settled is not None and not self._settled.done():
             self._settled.set_result(None)
-        if self._closing and self._jobs == 0:
+        if self._closing and not self._writes and not self._reads:
             self._closing = False
             self.tail.clear()
             self.file.close()
