@@ -33,6 +33,8 @@ CONFIRM_SECONDS = 1.0
 
 class ReplicatedTopic(OpenableTopic):
     _leading: Leading | None = None
+    _stands: tuple[int, int, float] | None = None
+    """The segment, its committed end, and when that was first seen while something waited behind it."""
 
     def _run_soon(self, effects: list[steps.Effect]) -> None:
         raise NotImplementedError
@@ -118,13 +120,16 @@ class ReplicatedTopic(OpenableTopic):
             self._leading = None
 
     def check_quorum(self, now: float) -> None:
-        """Whether what waits has waited too long for enough replicas."""
+        """Whether nothing was committed for too long while something waits for enough replicas. Looked at now
+        and then: when an append came does not tell, it may have waited for room before it was admitted."""
         segment, timeout = self._segment, self._storage.quorum_timeout_seconds
-        if self._leading is not None and segment is not None and segment.failure is None:
-            since = segment.waiting_since
-            if since is not None and now - since > timeout:
-                self._storage.replication.counters.quorum_timeouts.add()
-                self.lose(f"too few of its replicas answered for {timeout:g} s")
+        if self._leading is None or segment is None or segment.failure is not None or segment.is_idle:
+            self._stands = None
+        elif self._stands is None or self._stands[:2] != (segment.identity.uid, segment.committed_end):
+            self._stands = segment.identity.uid, segment.committed_end, now
+        elif now - self._stands[2] > timeout:
+            self._storage.replication.counters.quorum_timeouts.add()
+            self.lose(f"too few of its replicas answered for {timeout:g} s")
 
     def followers_behind(self) -> list[Behind]:
         """The open segment's followers that lack committed records or get none, if this node leads it."""

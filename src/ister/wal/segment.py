@@ -196,11 +196,6 @@ class Segment:
         """Nothing is queued, being written, or waiting for an answer."""
         return not self._waiting and self.committed_end == self.end_offset
 
-    @property
-    def waiting_since(self) -> float | None:
-        """When the first append came that is not committed yet; None if all are."""
-        return self._waiting[0][5] if self._waiting else None
-
     # Flushing: what `GroupCommit` does with it.
 
     def take(self, *, sync: bool = False) -> FlushJob | None:
