@@ -47,6 +47,10 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
             may_be_empty=True,
         ),
     ] = ""
+    replace_disk: Annotated[
+        bool,
+        Spec(Kind.SWITCH, "Join even if only this node's old disk has some records: it is gone for good."),
+    ] = False
     join_timeout_ms: Annotated[int, duration("How long to try to join before giving up.", 10, HOUR_MS)] = (
         10_000
     )

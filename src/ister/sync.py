@@ -156,8 +156,8 @@ class Log:
     def add_node(self, host: str, port: int) -> NodeAnswer:
         return self._run(self._log.add_node(host, port))
 
-    def remove_node(self, node_id: int) -> NodeAnswer:
-        return self._run(self._log.remove_node(node_id))
+    def remove_node(self, node_id: int, *, disk_gone: bool = False) -> NodeAnswer:
+        return self._run(self._log.remove_node(node_id, disk_gone=disk_gone))
 
     def promote_node(self, node_id: int) -> NodeAnswer:
         return self._run(self._log.promote_node(node_id))

@@ -172,7 +172,7 @@ def test_i2_a_wiped_node_is_another_one_and_what_it_held_is_missed_by_name() -> 
         wiped.wipe()
         await asyncio.sleep(3)
         other = next(node for node in world.up)
-        await wiped.start(join=f"{other.host}:{PEER_PORT}")
+        await wiped.start(join=f"{other.host}:{PEER_PORT}", replace_disk=True)
         await world.settle()
         assert wiped.member != old
         assert old not in other.broker.metadata.status().membership.voters

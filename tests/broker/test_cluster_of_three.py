@@ -274,7 +274,7 @@ def test_sealed_segments_that_cannot_be_read_are_named_with_what_to_do() -> None
         assert sorted(found) == ["node-down", "records-wait"]
         assert f"default/t cannot be read in full: node {node.node_id}" in found["records-wait"]
         node.wipe()
-        await node.start(join=f"node-1:{PEER_PORT}")
+        await node.start(join=f"node-1:{PEER_PORT}", replace_disk=True)
         await world.settle()
         found = await problems(world)
         assert list(found) == ["records-lost-their-node"]

@@ -185,8 +185,8 @@ class FakeLog:
         self.administered.append(("add_node", host, port))
         return NodeAnswer(4, self.detail)
 
-    async def remove_node(self, node_id: int) -> NodeAnswer:
-        self.administered.append(("remove_node", node_id))
+    async def remove_node(self, node_id: int, *, disk_gone: bool = False) -> NodeAnswer:
+        self.administered.append(("remove_node", node_id, *(["disk gone"] if disk_gone else [])))
         if node_id == 1:
             raise BadRequest("node 1 holds the open default/events:1", hint="Move it away first.")
         return NodeAnswer(node_id, self.detail)

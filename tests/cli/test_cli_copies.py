@@ -81,6 +81,59 @@ def test_the_settings_say_how_many_replicas_are_wanted_and_had(
     assert had in next(line for line in lines if line.split()[:1] == ["replicas"])
 
 
+@pytest.mark.parametrize(
+    ("end_offset", "lost"), [(10, 10), (0, 0)], ids=["given up as a whole", "sealed without a record"]
+)
+def test_segments_without_a_record_do_not_count_in_how_many_copies_are_had(
+    cli: Ister, log: FakeLog, monkeypatch: pytest.MonkeyPatch, end_offset: int, lost: int
+) -> None:
+    nothing = msgspec.structs.replace(segment(1), end_offset=end_offset, lost=lost, replicas=[1])
+    described(log, monkeypatch, nothing, segment(2), segment(3, sealed=False))
+    lines = cli("topic", "describe", "a").out.decode().splitlines()
+    assert "3 wanted, 3 had" in next(line for line in lines if line.split()[:1] == ["replicas"])
+
+
+def test_what_was_given_up_in_part_counts_for_its_copies(
+    cli: Ister, log: FakeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = msgspec.structs.replace(segment(1), lost=4, replicas=[1])
+    described(log, monkeypatch, part, segment(2, sealed=False))
+    assert "3 wanted, 1 had" in cli("topic", "describe", "a").out.decode()
+
+
+def test_an_end_that_nobody_knows_is_shown_as_the_least_that_it_can_be(
+    cli: Ister, log: FakeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = log.add("a")
+    topic.append([b"x"] * 2000)
+    found = topic.describe()
+    (opened,) = found.segments
+    found = msgspec.structs.replace(
+        found, end_is_known=False, segments=[msgspec.structs.replace(opened, end_is_known=False)]
+    )
+    monkeypatch.setattr(topic, "describe", lambda: found)
+    shown = cli("topic", "describe", "a").out.decode()
+    assert "0 to at least 2,000" in shown
+    rows = [line.split(maxsplit=1) for line in shown.splitlines()]
+    lines = {row[0]: row[1] for row in rows if len(row) == 2}
+    assert lines["records"] == "at least 2,000"
+    assert lines["size"].startswith("at least ")
+    assert lines["1"].count("at least 2,000") == 2
+    assert "at least 2,000  at least 2,000  at least " in cli("topic", "list").out.decode()
+    for command in (("topic", "describe", "a"), ("topic", "list")):
+        entry = only_object(cli(*command, "--output", "json").out)
+        assert (entry["end_offset"], entry["end_is_known"]) == (2000, False)
+    (row,) = only_object(cli("topic", "describe", "a", "--output", "json").out)["segments"]
+    assert row["end_is_known"] is False
+
+
+def test_an_end_that_is_known_is_said_to_be(cli: Ister, log: FakeLog) -> None:
+    log.add("a").append([b"x"])
+    entry = only_object(cli("topic", "describe", "a", "--output", "json").out)
+    assert entry["end_is_known"] is entry["segments"][0]["end_is_known"] is True
+    assert "at least" not in cli("topic", "describe", "a").out.decode()
+
+
 def test_a_follower_that_has_all_and_gets_nothing_does_not_follow(
     cli: Ister, log: FakeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,7 +85,7 @@ def test_a_topic_that_is_well_is_said_to_be_and_the_exit_code_is_0(cli: Ister, l
     assert outcome.code == 0
     assert text.startswith("default/a: open\n")
     assert "would be lost" not in text
-    assert "Before\n  offsets 10 to 19\n" in text
+    assert "Recorded as lost before\n  offsets 10 to 19\n" in text
     assert "Notes\n  node 3 came back with offsets 10 to 14\n" in text
 
 
@@ -120,6 +120,38 @@ def test_a_loss_is_recorded_when_it_is_asked_for_in_full(cli: Ister, log: FakeLo
     as_json = cli(*ASKED, "--accept-loss", "--node-stopped", "--yes", "--output", "json")
     assert only_object(as_json.out)["accepted"] is True
     assert as_json.err == ""
+
+
+def test_records_that_left_with_their_disk_are_given_up_without_a_word_about_nodes(
+    cli: Ister, log: FakeLog
+) -> None:
+    log.recovery = msgspec.structs.replace(
+        OPEN,
+        state="incomplete",
+        why="2 sealed segments",
+        gone=[LostRecords(0, 1200, 1, 0)],
+        gone_segments=[7],
+    )
+    looked = cli(*ASKED)
+    assert looked.code == 1
+    assert "Gone with their disks\n  offsets 0 to 1,199\n" in looked.out.decode()
+    assert only_object(cli(*ASKED, "--output", "json").out)["gone"] == [
+        {"from_offset": 0, "end_offset": 1200}
+    ]
+    outcome = cli(*ASKED, "--accept-loss", "--yes")
+    assert (outcome.code, log.administered) == (0, [("accept_loss", 17, False)])
+    assert outcome.out.decode() == (
+        "recorded as lost in default/a: offsets 0 to 1,199\nreaders of a lost offset are told so.\n"
+    )
+
+
+def test_both_kinds_of_loss_are_named_and_the_nodes_must_be_stopped(cli: Ister, log: FakeLog) -> None:
+    log.recovery = msgspec.structs.replace(WAITS, gone=[LostRecords(0, 100, 1, 0)], gone_segments=[7])
+    assert cli(*ASKED, "--accept-loss", "--yes").code == 2
+    outcome = cli(*ASKED, "--accept-loss", "--node-stopped", "--yes")
+    assert (
+        "recorded as lost in default/a: offsets 0 to 99; offsets 1,200 to 71,110,063" in outcome.out.decode()
+    )
 
 
 def test_the_range_is_shown_and_the_statement_that_the_node_is_stopped_is_demanded(

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from ister.client.retry import Retries, pause_s
+from ister.client.retry import Retries, gave_up, pause_s
 from ister.errors import ConnectionFailed, IsterError, NodeUnreachable, NotLeader
 from ister.testing import SimClock, VirtualLoop, simulate
 
@@ -36,6 +36,12 @@ def test_nothing_is_told_of_what_is_soon_over(caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.WARNING, "ister.client"):
         simulate(main, seed=2, limit_seconds=600)
     assert not caplog.records
+
+
+def test_what_is_asked_of_no_topic_names_none_to_recover() -> None:
+    """`tests/losses` has those that are asked of one."""
+    error = gave_up(NodeUnreachable("node 3 cannot be reached"), "listing topics", 3, 60.0)
+    assert error.hint == NodeUnreachable.default_hint
 
 
 @pytest.mark.parametrize(

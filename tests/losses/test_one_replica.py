@@ -75,7 +75,7 @@ def test_a_disk_that_was_wiped_cannot_come_back_and_its_node_may_lead_what_follo
     async def story(world: World) -> None:
         leader = await killed_leader(world, 5, power=True)
         leader.wipe()
-        await leader.start(join=f"{world.up[0].host}:6001")
+        await leader.start(join=f"{world.up[0].host}:6001", replace_disk=True)
         await world.settle()
         async with world.connect(leader.node_id) as log:
             shown = await waiting(log)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ister.metadata.chain import MAX_LOST_RANGES
-from ister.metadata.commands import AlterTopic, AnyCommand, Result, TrimTopic
+from ister.metadata.commands import AcceptGone, AlterTopic, AnyCommand, Result, TrimTopic
 from ister.metadata.state import ClusterState, LostRange
 from tests.metadata.chains import (
     NEW_TWO,
@@ -164,3 +164,80 @@ def test_a_trim_takes_the_mark_with_its_segment_and_leaves_the_record() -> None:
     state = with_topic(accept_loss(TOPIC, 2, 40, 10), TrimTopic(TOPIC, 40))
     assert chain(state) == [(3, 40, None)]
     assert the_topic(state).lost == [LostRange(10, 40, 2, 60)]
+
+
+def sealed_on_two(*commands: AnyCommand | None) -> ClusterState:
+    """Node 2 alone has segments 1, 2 and 4 of a topic, 0 to 10, 10 to 20 and 30 to 40; its disk was replaced.
+    Segment 3 is node 3's, the open one node 1's. Then index 10."""
+    return state_after(
+        node(1),
+        node(2),
+        node(3),
+        create(leader=TWO),
+        seal(TOPIC, 1, 10, by=TWO, then=TWO),
+        seal(TOPIC, 2, 20, by=TWO, then=THREE),
+        seal(TOPIC, 3, 30, by=THREE, then=TWO),
+        seal(TOPIC, 4, 40, by=TWO, then=ONE),
+        msgspec.structs.replace(node(2, 9, client_port=0), replaces=True),
+        *commands,
+    )
+
+
+def gone(*uids: int) -> AcceptGone:
+    return AcceptGone(TOPIC, list(uids), 60, ONE)
+
+
+def test_f6_sealed_segments_of_disks_that_left_are_given_up_by_name_and_in_ranges() -> None:
+    state = sealed_on_two()
+    uids = [segment.uid for segment in the_topic(state).segments]
+    assert apply(state, gone(uids[0], uids[1], uids[3])) is Result.APPLIED
+    for view in (state, ClusterState.from_bytes(state.to_bytes())):
+        topic = the_topic(view)
+        assert topic.lost == [LostRange(0, 20, 1, 60, True), LostRange(30, 40, 4, 60, True)]
+        assert [segment.lost_from for segment in topic.segments] == [0, 10, None, 30, None]
+        assert [segment.end_position for segment in topic.segments[:4]] == [0, 0, 3000, 0]
+        assert chain(view) == [(1, 0, 10), (2, 10, 20), (3, 20, 30), (4, 30, 40), (5, 40, None)]
+    assert apply(state, gone(uids[0], uids[1], uids[3])) is Result.STALE, "the same again"
+
+
+def test_f6_what_a_disk_in_the_cluster_has_is_not_given_up_nor_what_is_open() -> None:
+    state = sealed_on_two()
+    uids = [segment.uid for segment in the_topic(state).segments]
+    result, detail = result_of(state, gone(uids[0], uids[2]))
+    assert (result, detail) == (
+        Result.REFUSED,
+        "node 3 is in the cluster, and has a copy of default/t:3",
+    )
+    assert result_of(state, gone(uids[4])) == (Result.REFUSED, "default/t:5 is open")
+    assert apply(state, gone(uids[0], 77)) is Result.STALE
+    assert apply(state, gone()) is Result.STALE
+    assert apply(state, AcceptGone(TOPIC, [uids[0]], 60, TWO)) is Result.REFUSED, "asked of a disk that left"
+
+
+def test_f6_a_rest_that_a_disk_took_with_it_is_added_to_what_was_lost_of_a_segment_before() -> None:
+    state = with_topic(
+        accept_loss(TOPIC, 2, 40, 15), msgspec.structs.replace(node(2, 9, client_port=0), replaces=True)
+    )
+    segment = the_topic(state).segments[1]
+    assert apply(state, gone(segment.uid)) is Result.APPLIED
+    assert (segment.lost_from, segment.end_offset) == (10, 40)
+    assert the_topic(state).lost[-1] == LostRange(10, 15, 2, 60, True)
+
+
+def test_i2_a_disk_that_alone_has_records_is_replaced_only_by_an_operators_word() -> None:
+    state = with_topic()
+    empty = node(2, 9, client_port=0)
+    assert result_of(state, empty) == (
+        Result.REFUSED,
+        "node 2 has the last copy of default/t:1, on another disk",
+    )
+    assert apply(state, msgspec.structs.replace(empty, replaces=True)) is Result.APPLIED
+    assert apply(state, node(2, 9, starts=2)) is Result.APPLIED, "it announces itself as any other"
+    replicated = state_after(
+        node(1),
+        node(2),
+        node(3),
+        create(leader=TWO, replicas=[TWO, ONE]),
+        seal(TOPIC, 1, 0, by=TWO, then=ONE),
+    )
+    assert apply(replicated, empty) is Result.APPLIED, "nothing was only there"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ister.metadata.chain import MAX_LOST_RANGES
 from ister.metadata.commands import (
+    AcceptGone,
     AcceptLoss,
     AlterTopic,
     AnyCommand,
@@ -72,6 +73,7 @@ wild = st.one_of(
     st.builds(recover, uids, numbers, members, starts),
     st.builds(SetReplicas, uids, numbers, lists, lists),
     st.builds(accept_loss, uids, numbers, offsets, offsets, then=members, then_on=lists, by=members),
+    st.builds(AcceptGone, uids, st.lists(uids, max_size=3), st.just(60), members),
     st.builds(DeleteTopic, uids),
     st.builds(
         AlterTopic,

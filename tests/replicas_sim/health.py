@@ -116,8 +116,9 @@ class Health:
         if set(state.active_members) != members:
             return False
         for node in self.nodes:
-            metadata = node.running.metadata
-            if set(metadata.status().membership.voters) != members:
+            metadata, membership = node.running.metadata, node.running.metadata.status().membership
+            # A learner that has lost its disk is promoted all the same, if it had just been heard.
+            if set(membership.voters) != members or membership.learners:
                 return False
             if metadata.state.applied_index < state.applied_index:
                 return False

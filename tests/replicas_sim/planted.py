@@ -29,7 +29,7 @@ from ister.replication.failover_events import Begun, Members, ProposeSeal
 from ister.replication.failover_heard import Heard
 from ister.replication.places import Place
 from ister.replication.recovering import Attempt
-from ister.wal import recovery
+from ister.wal import reader, recovery
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import FlushJob
 from ister.wal.producers import Appended
@@ -211,9 +211,15 @@ def a_copy_is_repaired_from_a_corrupt_one() -> Planted:
         missing = position + header.size - len(buffer)
         return Incomplete(missing) if missing > 0 else Frame(header, buffer, position)
 
+    def all_good(data: Bytes, base_offset: int) -> tuple[int, int, str]:
+        return len(data), base_offset, ""
+
     def without_a_look(work: Callable[..., T]) -> Callable[..., T]:
         def trustingly(*args: Any) -> T:
-            with mock.patch.object(copying, "decode", trusting):
+            with (
+                mock.patch.object(copying, "decode", trusting),
+                mock.patch.object(reader, "check_frames", all_good),
+            ):
                 return work(*args)
 
         return trustingly

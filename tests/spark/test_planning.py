@@ -168,7 +168,9 @@ class FakeLog:
 
     def describe_topic(self, topic: str) -> Any:
         segments = [SimpleNamespace(base_offset=base) for base in range(self.start, self.end, 10)]
-        return SimpleNamespace(uid=1, start_offset=self.start, end_offset=self.end, segments=segments)
+        return SimpleNamespace(
+            uid=1, start_offset=self.start, end_offset=self.end, segments=segments, end_is_known=True
+        )
 
     def read(self, topic: str, *, start: int, end: int, max_bytes: int) -> Any:
         return SimpleNamespace(frames=lambda: self._frames(start, end))
@@ -222,3 +224,40 @@ def test_what_is_missing_is_named_exactly_and_the_rest_is_read_if_that_is_wanted
     kind = RecordsLost if log.lost else OffsetOutOfRange if log.damaged is None else CorruptSegment
     with pytest.raises(kind, match=missing):
         bases_read(log, 0, 60, fails=True)
+
+
+class LeaderDown(FakeLog):
+    """Described by a node that knows of fewer records than there are."""
+
+    def describe_topic(self, topic: str) -> Any:
+        described = super().describe_topic(topic)
+        described.end_offset, described.end_is_known = 20, False
+        return described
+
+
+def test_the_least_that_a_topic_can_have_is_not_taken_for_its_end() -> None:
+    assert bases_read(LeaderDown(60), 0, 60, fails=True) == [0, 10, 20, 30, 40, 50]
+
+
+class OneDamagedFrame(FakeLog):
+    """The same in a single segment: who gives up on all of it gives up too much."""
+
+    def describe_topic(self, topic: str) -> Any:
+        described = super().describe_topic(topic)
+        described.segments = described.segments[:1]
+        return described
+
+    def _frames(self, start: int, end: int) -> Iterator[Frame]:
+        try:
+            yield from super()._frames(start, end)
+        except CorruptSegment as error:
+            raise CorruptSegment(error.message, offsets=(20, 30)) from error
+
+
+def test_of_a_damaged_segment_only_the_offsets_that_are_damaged_are_missing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    log = OneDamagedFrame(60, damaged=20)
+    assert bases_read(log, 0, 60, fails=False) == [0, 10, 30, 40, 50]
+    assert caplog.text.count("DATA LOSS") == 1 and "offsets 20 to 29" in caplog.text

@@ -20,7 +20,7 @@ from ister.broker.raft_metrics import register_raft_metrics
 from ister.broker.replicas import NodeReplication
 from ister.broker.replication_metrics import ReplicationGauges
 from ister.broker.sealed import SealedSegments
-from ister.broker.starting import enter_cluster, make_metadata
+from ister.broker.starting import enter_cluster, make_metadata, tell_of_majority
 from ister.broker.storage import Storage
 from ister.broker.topic_log import TopicLog
 from ister.broker.topic_reads import segment_path
@@ -188,6 +188,7 @@ class Broker:
                 raise self.fatal.again()
         else:
             self.spawn(self._begin_to_lead())
+            self.spawn(tell_of_majority(self.metadata))
         self.spawn(self._keep_leases())
         self.spawn(self.upkeep.monitor())
 
@@ -374,7 +375,7 @@ class Broker:
                 await topic.ensure_open()
             except IsterError as error:
                 log.warning("described without its open segment: %s", error)
-        return describe_topic(self, topic, await ask_about(self, topic.state) if with_segments else None)
+        return describe_topic(self, topic, await ask_about(self, topic) if with_segments else None)
 
     # For tests.
 

@@ -144,8 +144,7 @@ def _waiting_topics(metadata: ReplicatedMetadata) -> list[Problem]:
             Problem(
                 "topics-lost-their-node",
                 f"{some(topics)} cannot be written: the disk of node {node_id} that led them is gone",
-                f"bring the old data directory of node {node_id} back; if it is gone for good, "
-                f"`ister topic recover {topics[0]}` says what would be lost",
+                f"`ister topic recover {topics[0]}` says what would be lost, and lets the topic go on",
             )
         )
     return found
@@ -162,7 +161,7 @@ def _unreadable_topics(metadata: ReplicatedMetadata, standings: Mapping[int, Sta
         holders = {
             tuple(segment.replicas)
             for segment in topic.segments[:-1]
-            if segment.lost_from != segment.base_offset  # given up whole: there is nothing to read (F6)
+            if not segment.is_empty
             and not any(is_alive(m) and segment.uid not in unread.get(m, ()) for m in segment.replicas)
         }
         for replicas in sorted(holders):
@@ -188,7 +187,7 @@ def _unreadable_topics(metadata: ReplicatedMetadata, standings: Mapping[int, Sta
                 "records-lost-their-node",
                 f"{some(topics)} cannot be read in full: sealed segments were on a disk of node {node_id} "
                 f"that is gone",
-                f"bring the old data directory of node {node_id} back; if it is gone for good, so are they",
+                f"`ister topic recover {topics[0]}` says which offsets, and records that they are lost",
             )
         )
     return found

@@ -13,6 +13,7 @@ from ister.metadata.state import LostRange, SegmentState, TopicState
 from ister.protocol.messages import CopyDescription, SegmentDescription, TopicDescription
 from ister.protocol.peer import node_of
 from ister.protocol.standing import Standing
+from ister.replication.leader import Behind
 
 if TYPE_CHECKING:
     from ister.broker.broker import Broker
@@ -25,12 +26,15 @@ WEAK_FSYNC = {
 _NOT_WHOLE = ("behind", "incomplete", "damaged", "gone")
 
 
-async def ask_about(broker: Broker, topic: TopicState) -> dict[int, Standing]:
-    """How the copies of its sealed segments are, by those who have them; of the open one its leader knows."""
-    members = [member for segment in topic.segments[:-1] for member in segment.replicas]
-    if topic.open_segment.recovery:
-        members.append(topic.open_segment.coordinator)
-    return await broker.replication.standings.gather(members, topic.uid)
+async def ask_about(broker: Broker, topic: TopicLog) -> dict[int, Standing]:
+    """How the copies of its sealed segments are, by those who have them; of the open one its leader knows,
+    and those who get nothing of it know why."""
+    state = topic.state
+    members = [member for segment in state.segments[:-1] for member in segment.replicas]
+    members += [behind.member for behind in topic.followers_behind() if behind.why]
+    if state.open_segment.recovery:
+        members.append(state.open_segment.coordinator)
+    return await broker.replication.standings.gather(members, state.uid)
 
 
 def describe_topic(
@@ -48,13 +52,14 @@ def describe_topic(
         topic=state.name,
         uid=state.uid,
         start_offset=state.start_offset,
-        end_offset=topic.end_offset,
-        bytes=topic.bytes,
+        end_offset=topic.least_end,
+        bytes=topic.bytes - topic.open_segment_bytes + topic.least_open_bytes,
         settings=state.settings,
         segments=_segments(broker, topic, standings) if standings is not None else [],
         producers=topic.producers,
         notes=notes,
         lost=sum(map(_lost, state.segments)) if state.lost else 0,
+        end_is_known=topic.end_is_known,
     )
 
 
@@ -66,10 +71,13 @@ def _lost(segment: SegmentState) -> int:
 def describe_elsewhere(
     broker: Broker, topic: TopicLog, standings: Mapping[int, Standing] | None = None, *, trouble: str = ""
 ) -> TopicDescription:
-    """A topic whose open segment another node leads, which does not answer: what the metadata says of it."""
+    """A topic whose open segment another node leads, which does not answer: what is known of it here."""
     found = describe_topic(broker, topic, standings)
     node = node_of(topic.state.open_segment.leader)
-    note = f"node {node} leads it and does not answer: the end and the size are as of the last handoff"
+    asked = broker.config.node_id
+    note = (
+        f"node {node} leads it and does not answer: at least so much is there, as far as node {asked} knows"
+    )
     return msgspec.structs.replace(found, notes=[*found.notes, f"{note} ({trouble})" if trouble else note])
 
 
@@ -114,15 +122,15 @@ def _segments(broker: Broker, topic: TopicLog, standings: Mapping[int, Standing]
             copies = _sealed_copies(broker, segment, standings)
             state = "sealed" if segment.lost_from is None else f"lost from {segment.lost_from} on"
         else:
-            copies = _open_copies(broker, topic)
+            copies = _open_copies(broker, topic, standings)
             state = topic.trouble or ("recovering" if segment.recovery else "open")
         found.append(
             SegmentDescription(
                 segment=segment.segment,
                 uid=segment.uid,
                 base_offset=segment.base_offset,
-                end_offset=topic.end_offset if segment.end_offset is None else segment.end_offset,
-                bytes=segment.end_position if segment.is_sealed else topic.open_segment_bytes,
+                end_offset=topic.least_end if segment.end_offset is None else segment.end_offset,
+                bytes=segment.end_position if segment.is_sealed else topic.least_open_bytes,
                 leader=node_of(segment.leader),
                 sealed=segment.is_sealed,
                 first_append_time_us=segment.opened_at_us,
@@ -134,17 +142,20 @@ def _segments(broker: Broker, topic: TopicLog, standings: Mapping[int, Standing]
                 behind=[copy.node for copy in copies if copy.state in _NOT_WHOLE],
                 copies=copies,
                 lost=_lost(segment),
+                end_is_known=segment.is_sealed or topic.end_is_known,
             )
         )
     return found
 
 
-def _open_copies(broker: Broker, topic: TopicLog) -> list[CopyDescription]:
+def _open_copies(broker: Broker, topic: TopicLog, standings: Mapping[int, Standing]) -> list[CopyDescription]:
     """Of the open segment only its leader knows how far the others are."""
     segment = topic.state.open_segment
-    if topic.leads:
+    if topic.leads and topic.end_is_known:
         return [
-            CopyDescription(node_of(behind.member), "behind", behind.lacks, behind.why)
+            CopyDescription(
+                node_of(behind.member), "behind", behind.lacks, behind.why and why_not(behind, standings)
+            )
             for behind in topic.followers_behind()
         ]
     copies: list[CopyDescription] = []
@@ -152,9 +163,18 @@ def _open_copies(broker: Broker, topic: TopicLog) -> list[CopyDescription]:
         missing = _why_missing(broker, member)
         if missing is not None:
             copies.append(missing)
+        elif member == broker.metadata.member:
+            if topic.copy_lacks:
+                copies.append(CopyDescription(node_of(member), "behind", topic.copy_lacks))
         elif len(segment.replicas) > 1:
             copies.append(CopyDescription(node_of(member), "unknown", why="only the leader could say"))
     return copies
+
+
+def why_not(behind: Behind, standings: Mapping[int, Standing]) -> str:
+    """Why a follower gets nothing: its node knows better than its leader, if it is its disk."""
+    told = standings.get(behind.member)
+    return (told.disk if told is not None else "") or behind.why
 
 
 def _sealed_copies(

@@ -50,7 +50,10 @@ class FollowedCopy:
         if not self.is_there:
             raise NotLeader(f"{self._copy.identity.key} is not followed here any more")
         try:
-            return await self._topic.read_open(self._copy, offset, max_bytes)
+            found = await self._topic.read_open(self._copy, offset, max_bytes)
+            if found.damage is not None:
+                raise found.damage
+            return found
         except CorruptSegment as error:
             log.error("this copy is not read from any more: %s", error.message)
             self._topic.distrust_copy(self.uid)

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from ister.broker import gone
 from ister.broker.sealing import Reached, make_loss, most_it_can_reach
 from ister.errors import BadRequest, IsterError
-from ister.metadata.commands import BeginRecovery, Result
+from ister.metadata.commands import AcceptGone, BeginRecovery, Result
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.messages import Kind, RecoverTopic
@@ -159,6 +160,9 @@ class Losses:
         told = [found.recovery for found in known if found.recovery]
         stands = "open" if not wrong else "recovering" if about_to or reach.is_enough else "waits"
         fault = await self._fault(topic) if stands == "open" else ""
+        left = gone.segments_of(state, self._broker.metadata.state.nodes)
+        if left and stands == "open" and not fault:
+            stands, wrong = "incomplete", gone.why_incomplete(left)
         members = self._broker.metadata.state.active_members if state.lost else []
         standings = await self._broker.replication.standings.gather(members, state.uid)
         found = TopicRecovery(
@@ -182,6 +186,8 @@ class Losses:
             choices=_choices(state.name, stands, silent, refusal, fault),
             lost=[LostRecords(one.from_offset, one.end_offset, one.segment, one.at_us) for one in state.lost],
             notes=[note for standing in standings.values() for note in standing.notes],
+            gone=gone.ranges(left),
+            gone_segments=[one.uid for one in left],
         )
         return _Found(found, reach, recovery)
 
@@ -240,6 +246,10 @@ class Losses:
     # Accepting.
 
     async def _accept(self, topic: TopicLog, request: RecoverTopic) -> TopicRecovery:
+        if request.gone_segments:
+            await self._accept_gone(topic, request)
+            if not request.segment_uid:
+                return _accepted(await self._look(topic), 0, 0)
         state, segment = topic.state, topic.state.open_segment
         again = LOOK_AGAIN.format(topic=state.name)
         if request.segment_uid != segment.uid:
@@ -261,6 +271,30 @@ class Losses:
             if self._broker.metadata.member not in found.reach.holders:
                 raise BadRequest("nothing is given up: another node has more of it meanwhile", hint=again)
         return await self._propose(topic, request, found, again)
+
+    async def _accept_gone(self, topic: TopicLog, request: RecoverTopic) -> None:
+        """Sealed segments that left with their disks. Those that an earlier attempt gave up are done."""
+        metadata = self._broker.metadata
+
+        def named() -> list[int]:
+            meant = request.gone_segments
+            return [one.uid for one in topic.state.segments if one.uid in meant and not one.is_empty]
+
+        left = named()
+        if not left:
+            return
+        now_us = self._broker.storage.clock.now_us()
+        outcome = await metadata.propose(AcceptGone(topic.state.uid, left, now_us, metadata.member))
+        if outcome.result is Result.STALE and not named():
+            return
+        if outcome.result is not Result.APPLIED:
+            raise BadRequest(
+                f"nothing is given up: {outcome.detail}", hint=LOOK_AGAIN.format(topic=topic.state.name)
+            )
+        log.warning(
+            "an operator accepted the loss of sealed segments",
+            extra={"fields": {"topic": topic.state.name, "segments": len(left)}},
+        )
 
     async def _begin_anew(self, topic: TopicState, again: str) -> None:
         """A recovery of this command's own, which ends the one that waits."""
@@ -368,15 +402,15 @@ def _choices(topic: str, stands: str, silent: list[int], refusal: str, fault: st
         return ["mend what the node says, or restore its data directory"]
     if stands == "open":
         return []
+    if stands == "incomplete":
+        return [f"record them as lost, so that readers know: ister topic recover {topic} --accept-loss"]
     nodes = f"node{'s' if len(silent) > 1 else ''} {', '.join(map(str, silent))}"
     are = "are" if len(silent) > 1 else "is"
     choices = [f"wait: {refusal}"] if stands == "recovering" else []
     if silent:
         choices.append(f"start {nodes} again, with the old data directory: then nothing is lost")
-    else:
-        choices.append("bring the old data directory back, if it can be found: then nothing is lost")
     if not refusal:
-        given_up = f"if {nodes} {are} stopped and gone for good" if silent else "if it is gone for good"
+        given_up = f"if {nodes} {are} stopped and gone for good" if silent else "the disk left the cluster"
         accept = f"ister topic recover {topic} --accept-loss --node-stopped"
         choices.append(f"{given_up}, give up what nobody else has: {accept}")
     return choices

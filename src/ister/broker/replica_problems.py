@@ -28,6 +28,7 @@ def problems(broker: Broker, standings: Mapping[int, Standing]) -> list[Problem]
         *_under_replicated(broker, shortage(broker, standings)),
         *_unknown(broker, standings),
         *_recoveries(broker, standings),
+        *_too_few(broker),
         *_damaged(broker, standings),
         *_faults(broker, standings),
     ]
@@ -78,6 +79,8 @@ def _reasons(found: Shortage) -> list[str]:
         reasons.append(f"node {node} checks or completes {count}")
     for node, count in sorted(found.away.items()):
         reasons.append(f"node {node} does not keep up with {count} that are open ({found.why_away[node]})")
+    for node, count in sorted(found.unwritten.items()):
+        reasons.append(f"node {node} cannot write {count} of them: {found.disks[node]}")
     if found.unplaced:
         reasons.append(f"{_were(found.unplaced)} never made")
     return reasons
@@ -104,11 +107,16 @@ def _remedies(broker: Broker, found: Shortage) -> list[str]:
         remedies.append(f"copies are made anew by themselves, at up to {rate:g} MiB/s for each node")
     if found.incomplete:
         remedies.append("copies are completed by themselves from other replicas: wait")
-    if found.away:
+    remedies += [
+        f"free space on the disk of node {node}, or replace it: its copies are completed by themselves then"
+        for node in sorted(found.unwritten)
+    ]
+    if found.replaceable:
         lost = config.replica_lost_ms / 1000
-        remedies.append(
-            f"after {lost:g} s topics go on without a node that gets nothing; if it lasts, look at its log"
-        )
+        remedies.append(f"after {lost:g} s topics go on without a node that gets nothing")
+    for node in sorted(found.away):
+        place = "" if node in found.replaceable else "no other node can take its place; "
+        remedies.append(f"{place}if it lasts, look at the log of node {node}")
     return remedies or ["nothing: it heals by itself"]
 
 
@@ -136,9 +144,13 @@ def _may_recover(broker: Broker, segment: SegmentState) -> bool:
     return _alive(broker, segment) >= len(replicas) - (len(replicas) // 2 + 1) + 1
 
 
-def _alive(broker: Broker, segment: SegmentState) -> int:
+def _away(broker: Broker, segment: SegmentState) -> list[int]:
     metadata = broker.metadata
-    return sum(metadata.state.is_active(m) and metadata.is_alive(m) for m in segment.replicas)
+    return [m for m in segment.replicas if not (metadata.state.is_active(m) and metadata.is_alive(m))]
+
+
+def _alive(broker: Broker, segment: SegmentState) -> int:
+    return len(segment.replicas) - len(_away(broker, segment))
 
 
 def _going(
@@ -186,28 +198,69 @@ def _of_recovery(broker: Broker, topic: TopicState, standings: Mapping[int, Stan
 def _stuck(broker: Broker, topics: list[TopicState], standings: Mapping[int, Standing]) -> Problem:
     """Too few replicas are left: nothing goes on by itself."""
     segment = topics[0].open_segment
-    metadata = broker.metadata
     needed = len(segment.replicas) - (len(segment.replicas) // 2 + 1) + 1
-    away = [m for m in segment.replicas if not (metadata.state.is_active(m) and metadata.is_alive(m))]
-    back = [node_of(m) for m in away if metadata.state.is_active(m)]
-    gone = [node_of(m) for m in away if not metadata.state.is_active(m)]
+    away = _away(broker, segment)
     what = (
         f"{some([one.name for one in topics])} cannot be written: {_alive(broker, segment)} of "
         f"{len(segment.replicas)} replicas answer, {needed} have to for the end of "
-        f"{topics[0].key_of(segment)} to be found"
+        f"{topics[0].key_of(segment)} to be found{_who(broker, away)}"
     )
-    if back:
-        what += f"; down: {_nodes(back)}"
-    if gone:
-        what += f"; on disks that left the cluster: {_nodes(gone)}"
     if segment.recovery:
         what += f"; {_of_recovery(broker, topics[0], standings)}"
     return Problem(
         "topics-wait",
         what,
-        f"start {_nodes(back or gone)} with the old --data-dir; if that is gone for good, "
+        f"start {_to_start(broker, away)} with the old --data-dir; if that is gone for good, "
         f"`ister topic recover {topics[0].name}` says what would be lost",
     )
+
+
+def _is_short(broker: Broker, segment: SegmentState) -> bool:
+    """Whether its leader is up and nobody recovers it, but too few of its replicas are to acknowledge."""
+    replicas = segment.replicas
+    is_led = len(replicas) > 1 and not segment.recovery and broker.metadata.is_alive(segment.leader)
+    return is_led and _alive(broker, segment) <= len(replicas) // 2
+
+
+def _too_few(broker: Broker) -> list[Problem]:
+    """Topics that wait for replicas, by those: nothing is wrong with their leaders."""
+    waiting: dict[tuple[int, ...], list[TopicState]] = {}
+    for topic in broker.metadata.state.topics.values():
+        if _is_short(broker, topic.open_segment):
+            waiting.setdefault(tuple(sorted(_away(broker, topic.open_segment))), []).append(topic)
+    return [_waits_for(broker, list(away), topics) for away, topics in sorted(waiting.items())]
+
+
+def _waits_for(broker: Broker, away: list[int], topics: list[TopicState]) -> Problem:
+    segment, metadata = topics[0].open_segment, broker.metadata
+    quorum = len(segment.replicas) // 2 + 1
+    what = (
+        f"{some([one.name for one in topics])} cannot be written: {_alive(broker, segment)} of "
+        f"{len(segment.replicas)} replicas of {topics[0].key_of(segment)} answer, {quorum} have to "
+        f"acknowledge{_who(broker, away)}"
+    )
+    action = f"start {_to_start(broker, away)} with the old --data-dir"
+    able = sum(map(metadata.is_alive, metadata.state.active_members))
+    goes_on = _has_majority(broker) and able >= quorum
+    if goes_on and all(_may_recover(broker, topic.open_segment) for topic in topics):
+        seconds = max(broker.config.quorum_timeout_ms, broker.config.replica_lost_ms) / 1000
+        whose = "it other nodes take its" if len(away) == 1 else "them other nodes take their"
+        action += f"; after {seconds:g} s without {whose} place"
+    return Problem("topics-wait", what, action)
+
+
+def _who(broker: Broker, away: list[int]) -> str:
+    """Of replicas that do not answer: which may come back, and which never do (I2)."""
+    state = broker.metadata.state
+    back = [node_of(member) for member in away if state.is_active(member)]
+    gone = [node_of(member) for member in away if not state.is_active(member)]
+    said = f"; down: {_nodes(back)}" if back else ""
+    return f"{said}; on disks that left the cluster: {_nodes(gone)}" if gone else said
+
+
+def _to_start(broker: Broker, away: list[int]) -> str:
+    back = [member for member in away if broker.metadata.state.is_active(member)]
+    return _nodes([node_of(member) for member in back or away])
 
 
 def _damaged(broker: Broker, standings: Mapping[int, Standing]) -> list[Problem]:
@@ -244,23 +297,38 @@ def _keys(broker: Broker) -> dict[int, str]:
 
 
 def _faults(broker: Broker, standings: Mapping[int, Standing]) -> list[Problem]:
-    """Topics whose leader is up and does not take appends to them."""
+    """Topics whose leader is up and does not take appends to them; but for those that wait for replicas."""
     found: list[Problem] = []
-    state = broker.metadata.state
+    state, has_majority = broker.metadata.state, _has_majority(broker)
     for member, standing in sorted(standings.items()):
-        topics = [(state.topic_by_uid(fault.topic_uid), fault.why) for fault in standing.faults]
-        led = [
-            (topic.name, why)
-            for topic, why in topics
-            if topic is not None and topic.open_segment.leader == member and not topic.open_segment.recovery
-        ]
-        if led:
-            node = node_of(member)
+        broken: dict[str, str] = {}
+        given_up: dict[str, str] = {}
+        for fault in standing.faults:
+            topic = state.topic_by_uid(fault.topic_uid)
+            if topic is None or topic.open_segment.leader != member or topic.open_segment.recovery:
+                continue
+            if not _is_short(broker, topic.open_segment):
+                is_given_up = len(topic.open_segment.replicas) > 1 and not has_majority
+                (given_up if is_given_up else broken)[topic.name] = fault.why
+        node = node_of(member)
+        if broken:
+            names, why = some([*broken]), next(iter(broken.values()))
+            first = next(iter(broken))
             found.append(
                 Problem(
                     "topics-broken",
-                    f"node {node} leads {some([name for name, _ in led])} and cannot append: {led[0][1]}",
-                    f"look at the log of node {node}; `ister topic describe {led[0][0]}` shows the topic",
+                    f"node {node} leads {names} and cannot append: {why}",
+                    f"look at the log of node {node}; `ister topic describe {first}` shows the topic",
+                )
+            )
+        if given_up:
+            names, why = some([*given_up]), next(iter(given_up.values()))
+            found.append(
+                Problem(
+                    "topics-wait",
+                    f"node {node} has given up {names}, and another leads once the metadata has a leader: "
+                    f"{why}",
+                    "start the voters that are down, or mend the network between them",
                 )
             )
     return found

@@ -220,7 +220,7 @@ class Requests:
                         answer = await self._elsewhere.ask(segment, Kind.DESCRIBE_TOPIC, request)
                 except (IsterError, TimeoutError) as error:
                     why = str(error) or f"node {node_of(segment.leader)} does not answer"
-                    standings = await ask_about(self._broker, topic.state)
+                    standings = await ask_about(self._broker, topic)
                     found = describe_elsewhere(self._broker, topic, standings, trouble=why)
                     self.respond(connection, correlation, found)
                 else:
@@ -250,7 +250,8 @@ class Requests:
     def _administer(self, kind: Kind) -> Handler:
         async def handle(connection: Connection, correlation: int, header: bytes) -> None:
             request = decode_message(messages.NodeRequest, header)
-            answer = await self._broker.metadata.members.administer(AdminRequest(kind, request.node_id))
+            admin = AdminRequest(kind, request.node_id, request.disk_gone)
+            answer = await self._broker.metadata.members.administer(admin)
             self.respond(connection, correlation, answer)
 
         return handle

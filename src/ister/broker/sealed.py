@@ -13,8 +13,8 @@ from collections.abc import Collection
 from ister.errors import CorruptSegment, IsterError
 from ister.io.disk import Disk, File
 from ister.metadata.state import SegmentState
-from ister.replication.copying import read_frames, run_checked
-from ister.wal.reader import Found, first_offset_at_or_after, plan_read
+from ister.replication.copying import read_frames
+from ister.wal.reader import Found, first_offset_at_or_after, plan_read, plan_search
 from ister.wal.recovery import SegmentIdentity, recover
 from ister.wal.side_file import SparseIndex
 
@@ -59,9 +59,7 @@ class SealedSegments:
             plan = plan_read(
                 identity.key, opened.file, opened.index, opened.limit, state.data_end, offset, max_bytes
             )
-            if len(state.replicas) == 1:
-                return await self._disk.run(plan.run)
-            return await self._disk.run(lambda: run_checked(plan))
+            return await self._disk.run(plan.run_checked)
         except OSError as error:
             raise CorruptSegment(f"{identity.key} cannot be read at offset {offset}: {error}") from error
         finally:
@@ -93,10 +91,9 @@ class SealedSegments:
     async def offset_at(self, identity: SegmentIdentity, state: SegmentState, time_us: int) -> int | None:
         opened = await self._get(identity, state)
         try:
-            start = opened.index.position_for_time(time_us)
-            return await self._disk.run(
-                lambda: first_offset_at_or_after(identity.key, opened.file, start, opened.limit, time_us)
-            )
+            assert state.data_end is not None
+            plan = plan_search(identity.key, opened.file, opened.index, opened.limit, state.data_end, time_us)
+            return await self._disk.run(lambda: first_offset_at_or_after(plan, time_us))
         except OSError as error:
             raise CorruptSegment(f"{identity.key} cannot be read at time {time_us}: {error}") from error
         finally:

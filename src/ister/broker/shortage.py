@@ -39,6 +39,12 @@ class Shortage:
         self.away: Counter[int] = Counter()
         """By node: open segments that it should follow, and does not, or not fast enough, though it is up."""
         self.why_away: dict[int, str] = {}
+        self.unwritten: Counter[int] = Counter()
+        """By node: copies that its disk does not take."""
+        self.disks = {node_of(member): told.disk for member, told in standings.items() if told.disk}
+        """By node: what is wrong with its disk."""
+        self.replaceable: set[int] = set()
+        """Nodes that get nothing of open segments, where another could in their place."""
         self.unplaced = 0
         """Copies that no node was asked for yet."""
         self._metadata = broker.metadata
@@ -94,11 +100,19 @@ class Shortage:
             self.gone[node] += 1
         elif not standing.is_alive:
             self.down[node] += 1
+        elif node in self.disks:
+            self.unwritten[node] += 1
         elif self._is_incomplete(segment, member):
             self.incomplete[node] += 1
         else:
             self.away[node] += 1
             self.why_away[node] = self._lagging[segment.uid, member]
+        if all(standing) and not segment.is_sealed and self._has_spare(segment):
+            self.replaceable.add(node)
+
+    def _has_spare(self, segment: SegmentState) -> bool:
+        others = [m for m in self._metadata.state.active_members if m not in segment.replicas]
+        return any(self._standing(m).is_alive and node_of(m) not in self.disks for m in others)
 
 
 def shortage(broker: Broker, standings: Mapping[int, Standing]) -> Shortage:

@@ -87,6 +87,7 @@ class Standings:
             faults=self._faults(topic_uid),
             notes=self._aside(topic) if topic is not None else [],
             has_looked=self._has_looked,
+            disk=self._replication.copies.followers.disk_fault or completions.disk_fault,
         )
 
     def _aside(self, topic: TopicState) -> list[str]:

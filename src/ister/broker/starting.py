@@ -11,6 +11,7 @@ and a directory that says "founder" or "member" without having its Raft state ye
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Callable
@@ -26,12 +27,14 @@ from ister.io.clock import Clock
 from ister.io.disk import Disk
 from ister.io.network import Network
 from ister.metadata.replicated import Check, ReplicatedMetadata
-from ister.protocol.peer import JoinAnswer, NodeAddress
+from ister.protocol.peer import JoinAnswer, NodeAddress, node_of
 from ister.raft import RaftConfig
 
 log = logging.getLogger("ister.broker")
 
 _TICKS_PER_HEARTBEAT = 2
+ALONE_SECONDS = 5.0
+"""After so long a node that was started, and that no majority has heard of, says so."""
 
 
 def make_metadata(
@@ -120,7 +123,7 @@ async def _be_let_in(config: BrokerConfig, metadata: ReplicatedMetadata) -> Join
     members = metadata.members
     if config.join:
         given = [(at.host, at.port) for at in parse_addresses(config.join)]
-        return await members.join(given, config.join_timeout_ms / 1000)
+        return await members.join(given, config.join_timeout_ms / 1000, replaces=config.replace_disk)
     where = f"{metadata.myself.peer_host}:{metadata.myself.peer_port}"
     log.warning(
         "node %d is in no cluster and waits to be added: `ister node add %s`; or start it again with "
@@ -132,6 +135,33 @@ async def _be_let_in(config: BrokerConfig, metadata: ReplicatedMetadata) -> Join
         invitation = await members.wait_for_invitation()
         addresses = [(node.peer_host, node.peer_port) for node in invitation.nodes]
         try:
-            return await members.join(addresses, config.join_timeout_ms / 1000)
+            return await members.join(addresses, config.join_timeout_ms / 1000, replaces=config.replace_disk)
         except JoinFailed as error:
             log.warning("the invitation came to nothing: %s", error)
+
+
+async def tell_of_majority(metadata: ReplicatedMetadata) -> None:
+    """Say whom a node misses that was started and cannot announce it, once; and when it could after all.
+
+    It takes requests meanwhile, and leads nothing: that is nothing to be found out from errors alone."""
+    try:
+        async with asyncio.timeout(ALONE_SECONDS):
+            await metadata.announced.wait()
+    except TimeoutError:
+        membership, node = metadata.status().membership, metadata.myself.node_id
+        silent = sorted(node_of(voter) for voter in membership.voters if not metadata.is_alive(voter))
+        who = f"node{'s' if len(silent) > 1 else ''} {', '.join(map(str, silent))}"
+        log.warning(
+            "node %d was started and finds no majority of the cluster: %s",
+            node,
+            f"{who} {'do' if len(silent) > 1 else 'does'} not answer" if silent else "all voters answer",
+            extra={
+                "fields": {
+                    "voters": len(membership.voters),
+                    "needed": membership.quorum,
+                    "hint": "Start the nodes that do not answer. Until then it leads nothing.",
+                }
+            },
+        )
+        await metadata.announced.wait()
+        log.info("node %d has found a majority, and may lead", node)

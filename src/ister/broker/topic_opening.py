@@ -222,8 +222,8 @@ class OpenableTopic(ReadableTopic):
             tail=self._storage.hot.of_segment(),
             policy=FsyncPolicy(self.state.settings.fsync),
         )
-        if self.state.lost:
-            self._segment.producers.lost_end = self.state.lost[-1].end_offset
+        lost = (one.end_offset for one in self.state.lost if not one.was_sealed)
+        self._segment.producers.lost_end = max(lost, default=0)
         self._replicate(self._segment, self.state.open_segment)
         self._opening_count += 1
         self._handoff = Handoff()

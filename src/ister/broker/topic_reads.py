@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ister.broker.gone import is_gone
 from ister.broker.storage import Storage
 from ister.errors import (
     CorruptSegment,
@@ -22,11 +23,13 @@ from ister.errors import (
 )
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.peer import node_of
-from ister.replication.copying import run_checked
 from ister.wal.followed import FollowedSegment
-from ister.wal.reader import Found, first_offset_at_or_after, found_in, plan_read
+from ister.wal.reader import Found, first_offset_at_or_after, found_in, plan_read, plan_search
 from ister.wal.recovery import SegmentIdentity
 from ister.wal.segment import Segment
+
+CURRENT_SECONDS = 1.0
+"""How long the metadata leader has to say what is new, before somebody is told that records are gone."""
 
 
 class ReadableTopic:
@@ -67,7 +70,11 @@ class ReadableTopic:
         state = self.state.holding(offset)
         if state is None or offset < self.state.start_offset or is_lost(state, offset) or self.is_here(state):
             return None
-        return state
+        return None if self._is_gone(state) else state
+
+    def _is_gone(self, state: SegmentState) -> bool:
+        """Whether no disk that is in the cluster has this sealed segment: there is nobody to ask."""
+        return is_gone(state, self._storage.metadata.state.nodes)
 
     def is_here(self, state: SegmentState) -> bool:
         """Whether this node answers for a segment: it leads it, or has a whole copy of a sealed one (F3)."""
@@ -159,13 +166,16 @@ class ReadableTopic:
 
     async def _read_led(self, segment: Segment, offset: int, max_bytes: int) -> Found:
         try:
-            return await self.read_open(segment, offset, max_bytes)
+            found = await self.read_open(segment, offset, max_bytes)
         except CorruptSegment as error:
             self._found_damage(segment, error)
             raise
+        if found.damage is not None:
+            self._found_damage(segment, found.damage)
+        return found
 
     def _found_damage(self, segment: Segment, error: CorruptSegment) -> None:
-        """In the log of the segment that this node leads."""
+        """In the log of the segment that this node leads. Returns if there is nobody else to ask."""
         raise NotImplementedError
 
     async def _likely_end(self) -> int:
@@ -192,8 +202,7 @@ class ReadableTopic:
                 offset,
                 max_bytes,
             )
-            has_copies = segment.replication is not None or isinstance(segment, FollowedSegment)
-            return await self._storage.disk.run(lambda: run_checked(plan) if has_copies else plan.run())
+            return await self._storage.disk.run(plan.run_checked)
         except OSError as error:
             raise CorruptSegment(f"{key} cannot be read at offset {offset}: {error}") from error
         finally:
@@ -203,23 +212,32 @@ class ReadableTopic:
         if is_lost(state, offset):
             raise self._lost(state, offset)
         if not self.is_here(state):
+            if self._is_gone(state):
+                await self._raise_gone(offset)
             # The chain has grown since somebody looked for the holder: who asked looks again.
             raise NotLeader(f"{self.state.key_of(state)} is on node {node_of(state.leader)}")
         try:
-            return await self._storage.sealed.read(self._identity(state), state, offset, max_bytes)
+            found = await self._storage.sealed.read(self._identity(state), state, offset, max_bytes)
         except CorruptSegment as error:
-            if self.is_deleted:
-                raise self._gone() from None
-            if offset < self.state.start_offset:
-                raise self.out_of_range(offset, self.end_offset) from None  # trimmed while it was being read
-            self._check_is_current(error)
-            self._look_elsewhere(state, error)
+            self._met_damage(state, offset, error)
             raise
+        if found.damage is not None:
+            self._met_damage(state, offset, found.damage)
+        return found
 
-    def _look_elsewhere(self, state: SegmentState, error: CorruptSegment) -> None:
+    def _met_damage(self, state: SegmentState, offset: int, error: CorruptSegment) -> None:
+        """In a sealed segment. Returns if no copy is better than this one: what is good of it is served."""
+        if self.is_deleted:
+            raise self._gone() from None
+        if offset < self.state.start_offset:
+            raise self.out_of_range(offset, self.end_offset) from None  # trimmed while it was being read
+        self._check_is_current(error)
+        self._look_elsewhere(state.uid, error)
+
+    def _look_elsewhere(self, segment_uid: int, error: CorruptSegment) -> None:
         """Of a damaged copy where there are others: it is not served from any more, and is mended."""
         replication = self._storage.replication
-        place = replication.copies.place(self.state.uid, state.uid)
+        place = replication.copies.place(self.state.uid, segment_uid)
         if place is not None and replication.completions.suspect(place, error.message):
             raise NotLeader(f"this node's copy is not served: {error.message}") from error
 
@@ -247,6 +265,23 @@ class ReadableTopic:
             offsets=(start, end),
         )
 
+    async def _raise_gone(self, offset: int) -> None:
+        """Raises, unless a copy was registered that this node has not heard of: what is told is final."""
+        if not self._storage.metadata.is_alone:
+            await self._storage.metadata.read_index(CURRENT_SECONDS)
+        state = self.state.holding(offset)
+        if state is None or not self._is_gone(state):
+            raise NotLeader(f"the segment of {self.state.name} that has offset {offset} has changed")
+        start, end = state.base_offset, state.data_end
+        assert end is not None
+        nodes = ", ".join(str(node_of(member)) for member in state.replicas)
+        raise RecordsLost(
+            f"offset {offset} of topic {self.state.name} cannot be read, with all from {start} to {end - 1}: "
+            f"its only copies were on disks that left the cluster, of node {nodes}",
+            hint=f"Read on from offset {end}. `ister topic recover {self.state.name}` records the loss.",
+            offsets=(start, end),
+        )
+
     def wait_for_commit(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, at the next commit or deletion."""
         self._waiters.append(wake)
@@ -258,7 +293,7 @@ class ReadableTopic:
     def first_since(self, time_us: int) -> SegmentState:
         """The segment in which the first record appended at or after a time is, or would be."""
         for state in self.state.segments[:-1]:
-            if state.last_append_time_us >= time_us and state.data_end != state.base_offset:
+            if state.last_append_time_us >= time_us and not state.is_empty and not self._is_gone(state):
                 return state
         return self.state.open_segment
 
@@ -304,18 +339,16 @@ class ReadableTopic:
                 raise self._gone() from None
             if state in self.state.segments:
                 self._check_is_current(error)
-                self._look_elsewhere(state, error)
+                self._look_elsewhere(state.uid, error)
                 raise
             return None
 
     async def _open_offset_at(self, segment: Segment, time_us: int) -> int:
-        start, key = segment.index.position_for_time(time_us), segment.identity.key
-        limit, end = segment.committed_position, segment.committed_end
+        key, end = segment.identity.key, segment.committed_end
+        plan = plan_search(key, segment.file, segment.index, segment.committed_position, end, time_us)
         segment.hold()
         try:
-            found = await self._storage.disk.run(
-                lambda: first_offset_at_or_after(key, segment.file, start, limit, time_us)
-            )
+            found = await self._storage.disk.run(lambda: first_offset_at_or_after(plan, time_us))
         except CorruptSegment as error:
             self._found_damage(segment, error)
             raise

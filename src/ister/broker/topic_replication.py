@@ -22,6 +22,7 @@ from ister.metadata.state import SegmentState
 from ister.protocol.peer import node_of
 from ister.replication.follower import Known
 from ister.replication.leader import Behind, Leading
+from ister.wal.followed import FollowedSegment
 from ister.wal.segment import Segment
 from ister.wal.sink import Waiting
 
@@ -164,10 +165,16 @@ class ReplicatedTopic(OpenableTopic):
         return Known(segment.committed_end, segment.durable_end)
 
     def _found_damage(self, segment: Segment, error: CorruptSegment) -> None:
-        """The others have it whole: they end the segment, and this copy is mended then."""
+        """The others have it whole: they end the segment, and this copy is mended then. The only copy is
+        reported and served as it is, and what comes next goes to another segment: behind a damaged header
+        nobody would find it. A read that only failed may succeed the next time, and changes nothing."""
         if segment.replication is not None:
             self.lose(error.message)
             raise NotLeader(f"this node's copy is not served: {error.message}") from error
+        if error.offsets is not None:
+            if segment is self._current and self._handoff.admits:
+                self.roll_over()
+            self._look_elsewhere(segment.identity.uid, error)
 
     @property
     def is_being_sealed(self) -> bool:
@@ -203,6 +210,39 @@ class ReplicatedTopic(OpenableTopic):
         """Returns once the segment that is being handed off is sealed."""
         while self._handing_off is not None and not self.is_deleted:
             await asyncio.wait([self._handing_off])
+
+    # For people.
+
+    @property
+    def end_is_known(self) -> bool:
+        """Whether `least_end` is the end: the open segment is open here, and takes appends."""
+        return self._current is not None and self._current.failure is None
+
+    @property
+    def least_end(self) -> int:
+        """The committed end, or the least that it can be by what this node has heard of it."""
+        copy, uid = self._followed, self.state.open_segment.uid
+        told = self._storage.replication.copies.commit_known.get(uid, 0)
+        return max(self.end_offset, self.seen_end, told, copy.known_commit if copy is not None else 0)
+
+    @property
+    def least_open_bytes(self) -> int:
+        """The same of the open segment's size; what was appended and not committed may be cut."""
+        segment = self._current or self._followed
+        if segment is None:
+            return 0
+        return segment.position if self.end_is_known else segment.committed_position
+
+    @property
+    def copy_lacks(self) -> int:
+        """How many committed records this node's copy of the open segment is known not to have."""
+        return max(0, self.least_end - self._followed.durable_end) if self._followed is not None else 0
+
+    @property
+    def _followed(self) -> FollowedSegment | None:
+        """The open segment's copy here, also one that takes nothing more."""
+        follower = self._storage.replication.copies.followers.get(self.state.open_segment.uid)
+        return follower.log if follower is not None else None
 
     # Being recovered.
 

@@ -84,7 +84,10 @@ class Upkeep:
                 if topic.leads:
                     await topic.ensure_open()
             except IsterError as error:
-                log.error("topic %s cannot be opened: %s", topic.state.name, error)
+                # Another node may lead it by now, or nobody: then there is nothing to open here.
+                is_own = topic.leads and not topic.is_deleted
+                level = logging.ERROR if is_own else logging.DEBUG
+                log.log(level, "topic %s cannot be opened: %s", topic.state.name, error)
 
     # All the time.
 

@@ -25,7 +25,7 @@ OFF: Final = -1
 
 _EACH_HAS_ITS_OWN: Final = frozenset(
     {
-        "data_dir", "node_id", "bootstrap_cluster", "join", "initial_peer", "log_file",
+        "data_dir", "node_id", "bootstrap_cluster", "join", "replace_disk", "initial_peer", "log_file",
         "admin_host", "admin_port",
         "client_host", "client_port", "client_advertise_host", "client_advertise_port",
         "peer_host", "peer_port", "peer_advertise_host", "peer_advertise_port",

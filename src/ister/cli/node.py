@@ -73,21 +73,25 @@ def add(terminal: Terminal, address: str) -> Done:
 
 @node.command()
 @click.argument("node_id", metavar="NODE", type=Whole(min=1))
+@click.option("--disk-gone", is_flag=True, help="State that its disk is gone for good, with all it had.")
 @client_options
 @pass_terminal
-def remove(terminal: Terminal, node_id: int) -> Done:
+def remove(terminal: Terminal, node_id: int, disk_gone: bool) -> Done:
     """Take NODE out of the cluster, alive or dead.
 
-    Refused while it leads an open segment or has the only copy of a sealed one: nothing is lost this way.
+    Refused while it has a replica of an open segment or the only copy of a sealed one: nothing is lost this
+    way. With --disk-gone, what only a dead node had is lost with it: `ister cluster health` then names the
+    topics.
 
     \b
     Examples:
       ister node remove 3
+      ister node remove 3 --disk-gone
       ister node remove 3 --output json
     """
     from ister.cli.render import Done
 
-    answer = ask_broker(terminal, lambda log: log.remove_node(node_id))
+    answer = ask_broker(terminal, lambda log: log.remove_node(node_id, disk_gone=disk_gone))
     entry = {"node_id": node_id, "detail": answer.detail}
     return Done(entry, said_of(answer) or f"removed node {node_id}")
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ister.cli.outflow import Outflow
     from ister.cli.records import Writer
     from ister.client.log import Log
+    from ister.protocol.messages import TopicDescription
 
 WRITE_BYTES: Final = 1 << 20
 
@@ -149,7 +150,9 @@ def tail(
     start = parse_place(place, datetime.now(UTC))
 
     async def work(log: Log) -> int:
-        span = (await resolve(log, topic, start, last, follow=follow))._replace(read_from=read_from)
+        span = await resolve(log, topic, start, last, follow=follow, count=count, read_from=read_from)
+        if span.lost:
+            terminal.tell(f"{span.lost}: what lies behind them is shown, from offset {span.start} on")
         if count is not None:
             end = span.start + count
             span = span._replace(end=end if span.end is None else min(end, span.end))
@@ -167,6 +170,8 @@ class Span(NamedTuple):
     end: int | None
     follow: bool = False
     read_from: str = "leader"
+    lost: str = ""
+    """Why it starts later than it was asked for: offsets that were given up."""
 
 
 def choose_writer(terminal: Terminal, topic: str, template: str | None, raw: bool) -> Writer:
@@ -186,27 +191,50 @@ def choose_writer(terminal: Terminal, topic: str, template: str | None, raw: boo
 
 
 async def resolve(
-    log: Log, topic: str, start: str | int | datetime, last: int | None, *, follow: bool
+    log: Log,
+    topic: str,
+    start: str | int | datetime,
+    last: int | None,
+    *,
+    follow: bool,
+    count: int | None,
+    read_from: str,
 ) -> Span:
     """Where to start and to end, as offsets. A start that is not there is the broker's to refuse."""
-    is_open_ended = follow and last is None and start == "earliest"
-    found = await find_bounds(log, topic, 0 if is_open_ended else None)
-    end = None if follow else found.end
+    wanted: int | None = None
+    if isinstance(start, int) and (follow or count is not None):
+        wanted = start + (0 if follow or count is None else count)
+    elif follow and last is None and start == "earliest":
+        wanted = 0
+    # Any replica can say whether it has what is asked for, though nobody can say where the topic ends.
+    needs_no_end = follow and isinstance(start, int) and read_from == "any"
+    found = await find_bounds(log, topic, wanted, needs_end=not needs_no_end)
+    span = Span(found.start, None if follow else found.end, follow, read_from)
     if last is not None:
-        return Span(max(found.start, found.end - last), end, follow)
+        return _behind_losses(found, span._replace(start=max(found.start, found.end - last)))
     if isinstance(start, datetime):
-        return Span(await log.offsets_at(topic, start), end, follow)
+        return span._replace(start=await log.offsets_at(topic, start))
     if start == "earliest":
-        return Span(found.start, end, follow)
+        return span
     if start == "latest":
-        return Span(found.end, end, follow)
+        return span._replace(start=found.end)
     assert isinstance(start, int)
-    if start > found.end or start < found.start:
+    if start < found.start or (start > found.end and not needs_no_end):
         raise OffsetOutOfRange(
             f"{found.topic} has no offset {start}: it holds {found.held}",
             hint="Give an offset that is there, or start or end.",
         )
-    return Span(start, end, follow)
+    return span._replace(start=start)
+
+
+def _behind_losses(found: Bounds, span: Span) -> Span:
+    """Of the last records, those behind the last ones that were given up: nobody has named a lost offset."""
+    lost = [segment for segment in found.described.segments if segment.lost]
+    if not lost or lost[-1].end_offset <= span.start:
+        return span
+    count, start = lost[-1].lost, lost[-1].end_offset
+    offsets = f"offset {start - 1} is" if count == 1 else f"offsets {start - count} to {start - 1} are"
+    return span._replace(start=start, lost=f"{offsets} lost in {found.topic}")
 
 
 class Bounds(NamedTuple):
@@ -215,6 +243,7 @@ class Bounds(NamedTuple):
     topic: str
     start: int
     end: int
+    described: TopicDescription
 
     @property
     def held(self) -> str:
@@ -223,18 +252,18 @@ class Bounds(NamedTuple):
         return f"{self.start} to {self.end - 1}"
 
 
-async def find_bounds(log: Log, topic: str, wanted: int | None = None) -> Bounds:
+async def find_bounds(log: Log, topic: str, wanted: int | None = None, *, needs_end: bool = True) -> Bounds:
     """A description is what one node knows. Where the topic ends, only the node that leads it can say: if
     that one cannot be asked, it is an error, and never an earlier end (promise 5). Nobody has to say it if
-    the topic is known to reach up to `wanted`."""
+    the topic is known to reach up to `wanted`, or where an earlier end does no harm (not `needs_end`)."""
     found = await log.describe_topic(topic)
-    if wanted is not None and wanted <= found.end_offset:
-        return Bounds(found.topic, found.start_offset, found.end_offset)
+    if not needs_end or (wanted is not None and wanted <= found.end_offset):
+        return Bounds(found.topic, found.start_offset, found.end_offset, found)
     try:
         end = await log.offsets_at(topic, "latest")
     except CorruptSegment:
         end = found.end_offset  # what lies before the damage is shown, and then comes its error
-    return Bounds(found.topic, found.start_offset, max(end, found.start_offset))
+    return Bounds(found.topic, found.start_offset, max(end, found.start_offset), found)
 
 
 async def copy(terminal: Terminal, log: Log, topic: str, span: Span, write: Writer) -> int:

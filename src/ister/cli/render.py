@@ -62,9 +62,9 @@ class TopicListing(NamedTuple):
             [
                 paint("bold", found.topic),
                 grouped(found.start_offset),
-                grouped(found.end_offset),
-                grouped(found.end_offset - found.start_offset - found.lost),
-                show_bytes(found.bytes),
+                at_least(found, grouped(found.end_offset)),
+                at_least(found, grouped(found.end_offset - found.start_offset - found.lost)),
+                at_least(found, show_bytes(found.bytes)),
                 found.settings.fsync,
                 paint("yellow", shortened("; ".join(found.notes))),
             ]
@@ -85,9 +85,9 @@ class TopicDetail(NamedTuple):
         found = self.topic
         records = found.end_offset - found.start_offset - found.lost
         facts = [
-            ("offsets", f"{grouped(found.start_offset)} to {grouped(found.end_offset)}"),
-            ("records", grouped(records)),
-            ("size", show_bytes(found.bytes)),
+            ("offsets", f"{grouped(found.start_offset)} to {at_least(found, grouped(found.end_offset))}"),
+            ("records", at_least(found, grouped(records))),
+            ("size", at_least(found, show_bytes(found.bytes))),
             ("producers", grouped(found.producers)),
             ("uid", str(found.uid)),
         ]
@@ -105,6 +105,7 @@ def topic_object(found: TopicDescription) -> dict[str, Any]:
         "uid": found.uid,
         "start_offset": found.start_offset,
         "end_offset": found.end_offset,
+        "end_is_known": found.end_is_known,
         "records": found.end_offset - found.start_offset - found.lost,
         "lost": found.lost,
         "bytes": found.bytes,
@@ -120,7 +121,8 @@ def segment_object(segment: SegmentDescription) -> dict[str, Any]:
         "uid": segment.uid,
         "base_offset": segment.base_offset,
         "end_offset": segment.end_offset,
-        "records": segment.end_offset - segment.base_offset - segment.lost,
+        "end_is_known": segment.end_is_known,
+        "records": records_in(segment),
         "lost": segment.lost,
         "bytes": segment.bytes,
         "leader": segment.leader,
@@ -138,13 +140,24 @@ def segment_object(segment: SegmentDescription) -> dict[str, Any]:
 
 
 def settings_with_copies(found: TopicDescription) -> list[tuple[str, str]]:
-    """Beside how many replicas are wanted: how many the segment has that has fewest."""
+    """Beside how many replicas are wanted: how many the segment has that has fewest. Sealed ones without a
+    record, such as were given up as a whole, have nothing to copy."""
     shown = dict(settings_shown(found.settings))
-    if found.segments:
-        had = min(len(segment.replicas) - missing_copies(segment) for segment in found.segments)
-        unknown = any(copy.state in _NOT_KNOWN for segment in found.segments for copy in segment.copies)
+    counted_in = [segment for segment in found.segments if not segment.sealed or records_in(segment)]
+    if counted_in:
+        had = min(len(segment.replicas) - missing_copies(segment) for segment in counted_in)
+        unknown = any(copy.state in _NOT_KNOWN for segment in counted_in for copy in segment.copies)
         shown["replicas"] += f" wanted, {had}{' or more' if unknown else ''} had"
     return list(shown.items())
+
+
+def records_in(segment: SegmentDescription) -> int:
+    return segment.end_offset - segment.base_offset - segment.lost
+
+
+def at_least(found: TopicDescription | SegmentDescription, figure: str) -> str:
+    """A figure that grows with the end: the least that it can be, if the end is not known."""
+    return figure if found.end_is_known else f"at least {figure}"
 
 
 def missing_copies(segment: SegmentDescription) -> int:
@@ -165,9 +178,9 @@ def segments_table(segments: Sequence[SegmentDescription], paint: Paint) -> str:
         [
             str(segment.segment),
             grouped(segment.base_offset),
-            grouped(segment.end_offset),
-            grouped(segment.end_offset - segment.base_offset - segment.lost),
-            show_bytes(segment.bytes),
+            at_least(segment, grouped(segment.end_offset)),
+            at_least(segment, grouped(records_in(segment))),
+            at_least(segment, show_bytes(segment.bytes)),
             str(segment.leader),
             ", ".join(map(str, segment.replicas)) or "-",
             paint({"open": "green", "sealed": "dim"}.get(segment.state, "red"), segment.state),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ister.cli.common import counted
 from ister.cli.render import grouped, pairs
 from ister.cli.terminal import Paint
-from ister.protocol.recovery import ReplicaReach, TopicRecovery
+from ister.protocol.recovery import LostRecords, ReplicaReach, TopicRecovery
 
 
 class RecoveryView(NamedTuple):
@@ -25,7 +25,8 @@ class RecoveryView(NamedTuple):
         found = self.found
         colour = {"open": "green", "recovering": "yellow"}.get(found.state, "red")
         lines = [f"{paint('bold', found.topic)}: {paint(colour, found.state)}", *pairs(_facts(found), paint)]
-        lines += _section("Before", [_lost(one.from_offset, one.end_offset) for one in found.lost], paint)
+        lines += _section("Gone with their disks", _shown(found.gone), paint)
+        lines += _section("Recorded as lost before", _shown(found.lost), paint)
         lines += _section("Notes", found.notes, paint)
         lines += _section("What to do", found.choices, paint)
         return "\n".join(lines)
@@ -35,6 +36,8 @@ class LossView(NamedTuple):
     """A loss that was accepted, or would be."""
 
     found: TopicRecovery
+    asked: TopicRecovery
+    """What the operator was shown, and agreed to."""
     is_dry_run: bool = False
 
     def to_objects(self) -> Sequence[dict[str, Any]]:
@@ -43,10 +46,13 @@ class LossView(NamedTuple):
     def to_text(self, paint: Paint) -> str:
         found = self.found
         if self.is_dry_run:
-            return f"would record as lost in {found.topic}: {range_shown(found)}"
+            return f"would record as lost in {found.topic}: {loss_shown(found)}"
+        goes_on = (
+            f"The topic goes on from offset {grouped(found.lost_end)}; " if self.asked.gives_up_open else ""
+        )
         return (
-            f"recorded as lost in {found.topic}: {range_shown(found)}\n"
-            f"The topic goes on from offset {grouped(found.lost_end)}; readers of a lost offset are told so."
+            f"recorded as lost in {found.topic}: {loss_shown(self.asked)}\n"
+            f"{goes_on}readers of a lost offset are told so."
         )
 
 
@@ -86,9 +92,22 @@ def recovery_object(found: TopicRecovery) -> dict[str, Any]:
             }
             for one in found.lost
         ],
+        "gone": [{"from_offset": one.from_offset, "end_offset": one.end_offset} for one in found.gone],
         "notes": found.notes,
         "accepted": found.accepted,
     }
+
+
+def loss_shown(found: TopicRecovery) -> str:
+    """All that is given up: what is gone with its disks, and the open segment's rest if it is one of them."""
+    shown = _shown(found.gone)
+    if found.gives_up_open or not shown:
+        shown.append(range_shown(found))
+    return "; ".join(shown)
+
+
+def _shown(ranges: Sequence[LostRecords]) -> list[str]:
+    return [_lost(one.from_offset, one.end_offset) for one in ranges]
 
 
 def range_shown(found: TopicRecovery) -> str:
@@ -108,7 +127,7 @@ def _facts(found: TopicRecovery) -> list[tuple[str, str]]:
     facts.append(
         ("segment", f"{found.segment}, from offset {grouped(found.base_offset)}, led by node {found.leader}")
     )
-    if found.state == "open":
+    if found.state in ("open", "incomplete"):
         return facts
     facts += [("replica", _replica(one)) for one in found.replicas]
     if found.recovery:

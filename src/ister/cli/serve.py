@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     multiple=True,
     help="Join the cluster that has this peer address, with an empty directory.",
 )
+@click.option(
+    "--replace-disk",
+    is_flag=True,
+    help="Join on an empty directory even if only the old one has some records: it is gone for good.",
+)
 @click.option("--admin-port", metavar="PORT", help="For metrics; 0 takes any, -1 is off.  [default: 9190]")
 @click.option("--node-id", metavar="NUMBER", help="This broker's number in its cluster.  [default: 1]")
 @click.option("--config", "config_path", metavar="FILE", help="A TOML file with any of the settings.")

@@ -34,6 +34,17 @@ def setting_options(command: F) -> F:
     return command
 
 
+def chosen_settings(options: dict[str, str | None], others: tuple[str, ...]) -> dict[str, int | str]:
+    """By options of their own, or as SETTING=VALUE; one that is given twice is refused."""
+    named = {key: value for key, value in options.items() if value is not None}
+    for key, value in parse_pairs(others, "--set").items():
+        setting = key.replace("-", "_")
+        if setting in named:
+            raise click.UsageError(f"{setting} is given twice: by an option of its own and by --set")
+        named[setting] = value
+    return validate_settings(named)
+
+
 def _metavar(spec: Spec) -> str:
     return f"[{'|'.join(spec.choices)}]" if spec.choices else spec.kind.value.upper()
 
@@ -82,13 +93,7 @@ def create(
     """
     from ister.cli.render import Done
 
-    named = {key: value for key, value in options.items() if value is not None}
-    for key, value in parse_pairs(others, "--set").items():
-        setting = key.replace("-", "_")
-        if setting in named:
-            raise click.UsageError(f"{setting} is given twice: by an option of its own and by --set")
-        named[setting] = value
-    settings = validate_settings(named)
+    settings = chosen_settings(options, others)
     made = ask_broker(terminal, lambda log: log.create_topic(name, if_absent=if_absent, **settings))
     return Done(
         {"topic": made.topic, "uid": made.uid, "end_offset": made.end_offset},
@@ -132,23 +137,26 @@ def describe(terminal: Terminal, name: str) -> TopicDetail:
 
 @topic.command()
 @click.argument("name")
+@setting_options
 @click.option(
-    "--set", "changes", metavar="SETTING=VALUE", multiple=True, required=True, help="Change a setting."
+    "--set", "changes", metavar="SETTING=VALUE", multiple=True, help="The same, by the name of the setting."
 )
 @client_options
 @pass_terminal
-def alter(terminal: Terminal, name: str, changes: tuple[str, ...]) -> Done:
+def alter(terminal: Terminal, /, name: str, changes: tuple[str, ...], **options: str | None) -> Done:
     """Change settings of the topic NAME. Those not named stay as they are.
 
     \b
     Examples:
-      ister topic alter events --set retention_ms=7d
+      ister topic alter events --retention-ms 7d
+      ister topic alter events --replicas 2
       ister topic alter events --set segment_bytes=64MiB --set fsync=interval
     """
     from ister.cli.render import Done, settings_shown, topic_object
 
-    named = {key.replace("-", "_"): value for key, value in parse_pairs(changes, "--set").items()}
-    settings = validate_settings(named)
+    settings = chosen_settings(options, changes)
+    if not settings:
+        raise click.UsageError("nothing to change: give a setting, as --replicas 2 or --set replicas=2")
     found = ask_broker(terminal, lambda log: log.alter_topic(name, **settings))
     shown = dict(settings_shown(found.settings))
     changed = ", ".join(f"{key} = {shown[key]}" for key in settings)
@@ -175,7 +183,8 @@ def recover(
     what was acknowledged. Without --accept-loss this explains that, and exits with 1; with 0 if nothing is
     wrong. With it, the range of offsets that nobody can reach is shown and, if you agree, recorded as lost:
     the topic goes on behind it, each reader of it is told, and no offset is ever given out twice. A node
-    that comes back later keeps what it has of that range in a file aside, for you to look at.
+    that comes back later keeps what it has of that range in a file aside, for you to look at. So are sealed
+    records that left the cluster with the disks that had them.
 
     \b
     Examples:
@@ -184,7 +193,7 @@ def recover(
       ister topic recover events --accept-loss --node-stopped
     """
     from ister.cli.render import render
-    from ister.cli.render_recovery import LossView, RecoveryView, range_shown
+    from ister.cli.render_recovery import LossView, RecoveryView, loss_shown
 
     if not accept_loss and (node_stopped or yes or dry_run):
         raise click.UsageError("--node-stopped, --yes and --dry-run are about a loss: give --accept-loss too")
@@ -199,16 +208,16 @@ def recover(
             return view
         render(view, terminal)
         raise click.exceptions.Exit(1)
-    if shown.refusal:
+    if shown.refusal and not shown.gone:
         raise BadRequest(
             f"nothing of {shown.topic} can be given up: {shown.refusal}",
             hint=f"`ister topic recover {shown.topic}` shows how it stands.",
         )
     if dry_run:
-        return LossView(shown, is_dry_run=True)
+        return LossView(shown, shown, is_dry_run=True)
     if not terminal.wants_json:
-        terminal.tell(f"to be recorded as lost in {shown.topic}: {range_shown(shown)}")
-    if not node_stopped:
+        terminal.tell(f"to be recorded as lost in {shown.topic}: {loss_shown(shown)}")
+    if not node_stopped and not (shown.gone and not shown.gives_up_open):
         silent = ", ".join(map(str, shown.silent or [shown.leader]))
         raise click.UsageError(
             f"what node {silent} has would be given up: stop it, for good, and state that with --node-stopped"
@@ -216,7 +225,8 @@ def recover(
     if not yes and not click.confirm("Give up these offsets for good?", err=True):
         terminal.tell("nothing was given up")
         raise click.exceptions.Exit(1)
-    return LossView(ask_broker(terminal, lambda log: log.accept_loss(shown, node_stopped=True), **PATIENT))
+    accepted = ask_broker(terminal, lambda log: log.accept_loss(shown, node_stopped=node_stopped), **PATIENT)
+    return LossView(accepted, shown)
 
 
 @topic.command()

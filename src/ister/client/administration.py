@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from ister.client.connection import Answer
-from ister.client.reader import wire_place
+from ister.client.reader import topic_of, wire_place
 from ister.client.retry import Retries
 from ister.client.routing import Routes
 from ister.errors import IsterError, TopicExists, UnknownTopic
@@ -115,20 +115,22 @@ class Administration:
         return await self._recover(f"looking at {name}", RecoverTopic(name))
 
     async def accept_loss(self, shown: TopicRecovery, *, node_stopped: bool) -> TopicRecovery:
-        """Give up, for good, what cannot be reached of a topic's open segment, so that the topic goes on
-        (F6).
+        """Give up, for good, what cannot be reached of a topic, so that it goes on (F6): the rest of its open
+        segment, if it waits for that, and sealed segments that left with their disks.
 
-        `shown` is what `recovery_of` said: no other segment is given up, and nothing that lies before its
-        `lost_from`. `node_stopped` states that the nodes in `shown.silent` are stopped, and stay so until
-        they have heard of this.
+        `shown` is what `recovery_of` said: no other segment is given up, and of the open one nothing that
+        lies before its `lost_from`. `node_stopped` states that the nodes in `shown.silent` are stopped, and
+        stay so until they have heard of this.
         """
+        is_open_lost = not shown.gone_segments or shown.gives_up_open
         request = RecoverTopic(
             shown.topic,
             accept_loss=True,
             node_stopped=node_stopped,
-            segment_uid=shown.segment_uid,
+            segment_uid=shown.segment_uid if is_open_lost else 0,
             leader_starts=shown.leader_starts,
             lost_from=shown.lost_from,
+            gone_segments=shown.gone_segments,
         )
         return await self._recover(f"accepting the loss of {shown.topic}", request)
 
@@ -171,9 +173,11 @@ class Administration:
         """Invite the node that waits at this peer address; it joins as a learner."""
         return await self._administer(f"adding the node at {host}:{port}", Kind.ADD_NODE, AddNode(host, port))
 
-    async def remove_node(self, node_id: int) -> NodeAnswer:
-        """Take a node out of the cluster; refused while it has records that nobody else has (R2)."""
-        return await self._administer(f"removing node {node_id}", Kind.REMOVE_NODE, NodeRequest(node_id))
+    async def remove_node(self, node_id: int, *, disk_gone: bool = False) -> NodeAnswer:
+        """Take a node out of the cluster; refused while it has records that nobody else has (R2), unless
+        `disk_gone` states that they are gone for good."""
+        request = NodeRequest(node_id, disk_gone)
+        return await self._administer(f"removing node {node_id}", Kind.REMOVE_NODE, request)
 
     async def promote_node(self, node_id: int) -> NodeAnswer:
         """Make a voter of a learner that has caught up (R2)."""
@@ -199,10 +203,11 @@ class Administration:
         self, what: str, kind: int, header: bytes, topic: str | None = None, *, wait_s: float = 0.0
     ) -> Answer:
         """One request that may be repeated safely, with its retries."""
-        return await self._attempt(self._retries(what), kind, header, topic, wait_s=wait_s)
+        retries = self._retries(what, topic_of(topic) if topic is not None else "")
+        return await self._attempt(retries, kind, header, topic, wait_s=wait_s)
 
-    def _retries(self, what: str) -> Retries:
-        return Retries(self._clock, self._retry_deadline_s, what)
+    def _retries(self, what: str, topic: str = "") -> Retries:
+        return Retries(self._clock, self._retry_deadline_s, what, topic)
 
     async def _attempt(
         self, retries: Retries, kind: int, header: bytes, topic: str | None, *, wait_s: float = 0.0

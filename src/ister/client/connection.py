@@ -5,9 +5,7 @@ requests took effect; a broker may fall silent; bytes may be no message at all. 
 is given up as a whole: every unanswered request fails with `ConnectionFailed` (the one that waited too long
 with `RequestTimeout`), each exactly once, and the connection is never used again.
 
-A machine that loses its power says no goodbye. Where an answer is due and nothing comes for a while, another
-connection is made to the same place: if nobody answers there either, this one is given up, long before what
-it waits for is overdue. A broker that is only slow, reads nothing for a while, or refuses, does answer.
+A broker that says nothing is given up long before what it owes is overdue: `silence` finds out.
 
 Requests issued in one turn of the event loop leave in one write, at the end of that turn. An answer that is
 too large for the shared buffer is received straight into a buffer of its own, placed so that its frames are
@@ -22,6 +20,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple, Protocol
 
 from ister.addresses import Address
+from ister.client.silence import SILENCE_SECONDS, Listening
 from ister.errors import BadRequest, ConnectionFailed, IsterError, RequestTimeout
 from ister.io.network import Network
 from ister.protocol.codec import (
@@ -42,11 +41,10 @@ _BUFFER_BYTES: Final = 256 * 1024
 _OWN_BUFFER_FROM: Final = 64 * 1024
 """An answer of at least this size that has not arrived in full gets a buffer of its own."""
 MAX_REQUESTS: Final = 1024
-SILENCE_SECONDS: Final = 3.0
-"""So long nothing may come where something is due, until it is tried whether the broker is there; and so long
-it has to greet then."""
 _FIRST_IN_FLIGHT_BYTES: Final = 1024 * 1024
 """Until the broker has named its own limit."""
+_NEVER_S: Final = 3600.0
+"""The time of a request that somebody else watches."""
 
 
 class Answer(NamedTuple):
@@ -79,6 +77,14 @@ class _Waiter:
             self.future.set_exception(error)
 
 
+class _Nobody:
+    """Whatever the answer is: that there is one was the question."""
+
+    def answered(self, header: bytes, payload: Bytes) -> None: ...
+
+    def failed(self, error: IsterError) -> None: ...
+
+
 _Pending = tuple[Sink, int, float, float]
 """Who waits, the size of the request's payload, when the answer is overdue, when silence says something."""
 
@@ -101,10 +107,12 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         self._room_waiters: deque[Callable[[], None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._try_again: Callable[[], Coroutine[Any, Any, None]] | None = None
-        """Whether the broker can be reached; raises `ConnectionFailed`."""
-        self._silence: asyncio.TimerHandle | asyncio.Task[None] | None = None
-        self._received = 0
+        self._listening: Listening | None = None
+        self._question = b""
+        self.heard_at = self._loop.time()
+        """When the last bytes came."""
+        self.on_silence: Callable[[], None] = lambda: None
+        """Called if it is given up because nobody is there any more."""
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._filled = 0
@@ -149,8 +157,8 @@ class Connection(asyncio.BufferedProtocol):
         self._pending_bytes += size
         if self._timer is None or deadline < self._timer.when():
             self._watch(deadline)
-        if self._silence is None:
-            self._listen()
+        if len(self._pending) == 1 and self._listening is not None:
+            self._listening.begin()
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
@@ -217,29 +225,19 @@ class Connection(asyncio.BufferedProtocol):
 
     # Silence.
 
-    def _listen(self) -> None:
-        self._silence = self._loop.call_later(SILENCE_SECONDS, self._look, self._received)
+    def first_due(self) -> float | None:
+        """From when on silence says something; None if nothing is awaited."""
+        return min((due for _, _, _, due in self._pending.values()), default=None)
 
-    def _look(self, received: int) -> None:
-        self._silence = None
-        if not self._pending or self._try_again is None or self._error is not None:
-            return
-        now = self._loop.time()
-        if received != self._received or all(due > now for _, _, _, due in self._pending.values()):
-            self._listen()
-        else:
-            self._silence = self._loop.create_task(self._find_out(self._try_again, received))
+    def ask(self, due: float) -> None:
+        """Greet the broker once more, which it answers at once."""
+        wait_s = due - self._loop.time() - SILENCE_SECONDS
+        self.send(Kind.HELLO, self._question, b"", _Nobody(), _NEVER_S, wait_s)
 
-    async def _find_out(self, try_again: Callable[[], Coroutine[Any, Any, None]], received: int) -> None:
-        try:
-            await try_again()
-        except IsterError as error:
-            if received == self._received:
-                why = f"{self.address} has fallen silent, and cannot be reached: {error.message}"
-                self._break(ConnectionFailed(why))
-                return
+    def fell_silent(self, why: str) -> None:
         if self._error is None:
-            self._listen()
+            self.on_silence()
+            self._break(ConnectionFailed(f"{self.address} has fallen silent, and cannot be reached: {why}"))
 
     # Receiving.
 
@@ -249,7 +247,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._received += nbytes
+        self.heard_at = self._loop.time()
         try:
             if self._own is None:
                 self._filled += nbytes
@@ -341,8 +339,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if isinstance(self._silence, asyncio.TimerHandle):
-            self._silence.cancel()
+        if self._listening is not None:
+            self._listening.end()
         if self._transport is not None:
             self._transport.abort()
         pending, self._pending = self._pending, {}
@@ -363,16 +361,19 @@ class Connection(asyncio.BufferedProtocol):
         # An own exception for each waiter: a traceback must not gather those of strangers.
         return self._error.again() if self._error is not None else ConnectionFailed("not connected")
 
-    def greeted(self, hello: HelloAnswer, try_again: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self.hello = hello
-        self._try_again = try_again
-        self._max_bytes = max(hello.max_in_flight_bytes, 1)
+    def greeted(
+        self, hello: Hello, answer: HelloAnswer, find_there: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        self.hello = answer
+        self._question = encode_header(hello)
+        self._listening = Listening(self, find_there)
+        self._max_bytes = max(answer.max_in_flight_bytes, 1)
 
     def greet(self, hello: Hello) -> asyncio.Future[Answer]:
         """Preamble and hello in one write; the future has the broker's answer."""
         future: asyncio.Future[Answer] = self._loop.create_future()
         self._out.append(encode_preamble())
-        self.send(Kind.HELLO, encode_header(hello), b"", _Waiter(future), 3600.0)
+        self.send(Kind.HELLO, encode_header(hello), b"", _Waiter(future), _NEVER_S)
         return future
 
 
@@ -388,7 +389,9 @@ async def open_connection(
             connection = made
             answer = await connection.greet(hello)
             connection.greeted(
-                decode_header(HelloAnswer, answer.header), lambda: _find_there(network, address, hello)
+                hello,
+                decode_header(HelloAnswer, answer.header),
+                lambda: _find_there(network, address, hello),
             )
             return connection
     except BaseException as error:

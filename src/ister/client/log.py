@@ -194,7 +194,8 @@ class Log(Administration):
         max_bytes: int = 1024 * 1024,
         read_from: str = "leader",
     ) -> Reader:
-        """Read from `start` (`earliest`, `latest`, an offset, a time) or the `last` so many records.
+        """Read from `start` (`earliest`, `latest`, an offset, a time) or the `last` so many records: fewer,
+        if the first of those offsets were given up, for it then begins behind them.
 
         Without `follow` it stops at the end that the topic has when the reading begins; with it, it waits
         for more, up to `end` if that is given. `max_bytes` is about how much one fetch brings.

@@ -4,8 +4,10 @@ While one answer is being consumed the next is already fetched, and one more wai
 one in hand, so memory is bounded by about three times `max_bytes` (or three frames, where those are larger).
 
 What can fail: a connection breaks (the reader goes on from the offset it had reached); the offset is no
-longer there (`OffsetOutOfRange`, as the broker said it); a frame is damaged (`CorruptFrame`); the line has a
-gap (`CorruptSegment`, naming both offsets). None of them is ever an end of the data (promise 5).
+longer there (`OffsetOutOfRange`, as the broker said it) or was given up (`RecordsLost`, with the range; who
+asks for the last records, and so has named no offset, begins behind it); a frame is damaged
+(`CorruptFrame`); the line has a gap (`CorruptSegment`, naming both offsets). None of them is ever an end of
+the data (promise 5).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ister.client.connection import Answer
-from ister.errors import BadRequest, CorruptSegment, OffsetOutOfRange
+from ister.errors import BadRequest, CorruptSegment, OffsetOutOfRange, RecordsLost
 from ister.frame import DEFAULT_LIMIT, Frame, Record, frames_in
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.messages import (
@@ -54,6 +56,9 @@ class Span(NamedTuple):
     end: int | None
     may_end_before: bool = False
     """Whether nobody has looked if the topic reaches up to `end`."""
+    may_begin_until: int = 0
+    """Nobody has named `start`: where that was given up, it is read from behind the loss, if that was not
+    later than this. A loss that reaches further is news, and may have taken what was still to come."""
 
 
 class Chunk(NamedTuple):
@@ -68,6 +73,11 @@ def reading_key(topic: str, read_from: str = "leader") -> str:
     """The way of reads of a topic, which may lead to another node than that of appends to it; and of reads
     from any replica, which stay at one node as long as that answers."""
     return f"{topic}:read" if read_from == "leader" else f"{topic}:read-{read_from}"  # a colon is in no name
+
+
+def topic_of(key: str) -> str:
+    """The topic that a way leads to."""
+    return key.partition(":")[0]
 
 
 def microseconds(moment: datetime) -> int:
@@ -196,11 +206,13 @@ class Reader:
             latest = max(latest, start)
         if self._last is not None:
             start = max(earliest, latest - self._last)
+        may_begin_until = 0 if self._last is None else latest
         if self._follow:
-            return Span(start, self._end)
+            return Span(start, self._end, may_begin_until=may_begin_until)
         if start > latest:
             raise OffsetOutOfRange(f"offset {start} is past the end of {self.topic}, which is {latest}")
-        return Span(start, latest if self._end is None else min(self._end, latest))
+        end = latest if self._end is None else min(self._end, latest)
+        return Span(start, end, may_begin_until=may_begin_until)
 
     async def _span_to_the_damage(self) -> Span:
         """Nobody knows the end: what lies before the damaged segment is read, and then comes its error."""
@@ -224,7 +236,14 @@ class Reader:
         offset, may_clip = span.start, True
         try:
             while span.end is None or offset < span.end:
-                chunk = await self._fetch(offset, span, may_clip)
+                try:
+                    chunk = await self._fetch(offset, span, may_clip)
+                except RecordsLost as error:
+                    has_begun, (_, behind) = not may_clip, error.offsets or (0, 0)
+                    if has_begun or not offset < behind <= span.may_begin_until:
+                        raise
+                    offset = behind
+                    continue
                 if chunk is not None:
                     offset, may_clip = chunk.frames[-1].header.end_offset, False
                     await ready.put(chunk)

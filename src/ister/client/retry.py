@@ -46,10 +46,14 @@ def pause_s(clock: Clock, failures: int, error: IsterError) -> float:
     return whole * (0.5 + 0.5 * clock.token() / _TOKEN_SPAN)
 
 
-def gave_up(error: IsterError, what: str, attempts: int, elapsed_s: float) -> IsterError:
-    """The last error, which now also says what was tried."""
+def gave_up(error: IsterError, what: str, attempts: int, elapsed_s: float, topic: str = "") -> IsterError:
+    """The last error, which now also says what was tried; and, where a topic waits for a node, who knows what
+    can be done if that never comes back."""
     tried = f"{attempts} attempt{'s' if attempts != 1 else ''} in {elapsed_s:.1f} s"
-    return type(error)(f"{what} failed after {tried}; the last error: {error.message}", hint=error.hint)
+    hint = error.hint
+    if topic and isinstance(error, NodeUnreachable) and "topic recover" not in hint:
+        hint = f"{hint} If it is gone for good, `ister topic recover {topic}` says what can be done."
+    return type(error)(f"{what} failed after {tried}; the last error: {error.message}", hint=hint)
 
 
 class Word:
@@ -71,8 +75,9 @@ class Word:
 class Retries:
     """The attempts at one thing, until it succeeds or its time is over."""
 
-    def __init__(self, clock: Clock, deadline_s: float, what: str) -> None:
+    def __init__(self, clock: Clock, deadline_s: float, what: str, topic: str = "") -> None:
         self._clock = clock
+        self._topic = topic
         self._deadline_s = deadline_s
         self._what = what
         self._began = clock.monotonic()
@@ -95,6 +100,6 @@ class Retries:
         self._failures += 1
         elapsed = self._clock.monotonic() - self._began
         if elapsed >= self._deadline_s:
-            raise gave_up(error, self._what, self._failures, elapsed) from error
+            raise gave_up(error, self._what, self._failures, elapsed, self._topic) from error
         self._word.failing(error, self._what, elapsed, self._deadline_s)
         await asyncio.sleep(min(pause_s(self._clock, self._failures, error), self._deadline_s - elapsed))

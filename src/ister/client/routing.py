@@ -2,14 +2,15 @@
 
 Any node answers any request, so that nothing here is needed for a right answer: it saves the way through
 another node. Answers name the node that had what was asked for, and the next request goes there directly; one
-that cannot be reached or no longer leads is forgotten, and any node that is up is asked instead. The other
-nodes of a cluster are asked for once there is a connection, so that the client outlives the nodes that it was
-told of.
+that cannot be reached or no longer leads is forgotten, and any node that is up is asked instead: one that was
+silent a while ago after all others, since an attempt at it takes long. The other nodes of a cluster are asked
+for once there is a connection, so that the client outlives the nodes that it was told of.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from ister.addresses import Address, parse_addresses
 from ister.client.connection import Connection, open_connection
@@ -29,6 +30,8 @@ from ister.protocol.codec import Bytes, decode_header, encode_header
 from ister.protocol.messages import ClusterAnswer, Empty, Hello, Kind
 
 DEFAULT_PORT = 9091
+_LAST_SECONDS: Final = 30.0
+"""So long a node that did not answer is asked after all others."""
 _ASK_ANOTHER = (ConnectionFailed, NodeUnreachable, NotLeader, RequestTimeout, ShuttingDown)
 
 
@@ -56,6 +59,7 @@ class Routes:
         self._leaders: dict[str, int] = {}
         self._known: dict[str, int] = {}
         self._lines: dict[Address, Connection] = {}
+        self._silent_until: dict[Address, float] = {}
         self._current: Connection | None = None
         """The connection for whatever has no better one."""
         self._preferred = 0
@@ -184,12 +188,21 @@ class Routes:
         if line is not None and line.is_open:
             return line
         hello = Hello(self._client, self._cluster_id)
-        line = await open_connection(self._network, address, hello, timeout_s=self._connect_timeout_s)
+        try:
+            line = await open_connection(self._network, address, hello, timeout_s=self._connect_timeout_s)
+        except ConnectionFailed:
+            self._said_nothing(address)
+            raise
+        self._silent_until.pop(address, None)
+        line.on_silence = lambda: self._said_nothing(address)
         self._lines[address] = line
         if line.hello is not None:
             self._cluster_id = line.hello.cluster_id
             self._nodes[line.hello.node_id] = address
         return line
+
+    def _said_nothing(self, address: Address) -> None:
+        self._silent_until[address] = asyncio.get_running_loop().time() + _LAST_SECONDS
 
     def _opened_any(self, task: asyncio.Task[Connection]) -> None:
         self._opening = None
@@ -199,8 +212,10 @@ class Routes:
     async def _open_any(self) -> Connection:
         last: IsterError = ConnectionFailed("no address was tried")
         addresses = self._addresses()
-        for turn in range(len(addresses)):
-            at = (self._preferred + turn) % len(addresses)
+        turns = [(self._preferred + turn) % len(addresses) for turn in range(len(addresses))]
+        now = asyncio.get_running_loop().time()
+        turns.sort(key=lambda at: self._silent_until.get(addresses[at], 0.0) > now)
+        for at in turns:
             try:
                 line = await self._open(addresses[at])
             except IsterError as error:

@@ -282,7 +282,8 @@ class Sequencer:
         elapsed = now - head.deadline + self._retry_deadline_s
         what = f"appending {head.count} record{'s' if head.count != 1 else ''} to {self.topic}"
         if now >= head.deadline:
-            self._settle(head, None, gave_up(error, what, max(head.attempts, self._failures), elapsed))
+            attempts = max(head.attempts, self._failures)
+            self._settle(head, None, gave_up(error, what, attempts, elapsed, self.topic))
             return False
         self._word.failing(error, what, elapsed, self._retry_deadline_s)
         await asyncio.sleep(min(pause_s(self._clock, self._failures, error), head.deadline - now))

@@ -10,7 +10,10 @@ changed the topic only if it says `APPLIED`. What holds after each, and is relie
 
 from __future__ import annotations
 
+import msgspec
+
 from ister.metadata.commands import (
+    AcceptGone,
     AcceptLoss,
     BeginRecovery,
     Outcome,
@@ -23,6 +26,7 @@ from ister.metadata.nodes import (
     Nodes,
     inactive_among,
     is_active,
+    is_in_cluster,
     named_twice,
     why_not_placed,
     why_not_proposer,
@@ -184,6 +188,39 @@ def _why_no_loss(topic: TopicState, nodes: Nodes, command: AcceptLoss) -> str:
     return inactive_among(nodes, [command.by]) or why_not_placed(
         nodes, command.next_leader, command.next_replicas
     )
+
+
+def accept_gone(index: int, topic: TopicState, nodes: Nodes, command: AcceptGone) -> Outcome:
+    """Of sealed segments nothing but their records is lost: the chain and the producers stay as they are."""
+    named = [segment for segment in topic.segments if segment.uid in command.segments]
+    left = [segment for segment in named if not segment.is_empty]
+    if not left or len(named) < len(command.segments):
+        detail = f"the segments of {topic.name} that were named are given up already, or are trimmed"
+        return Outcome(Result.STALE, index, detail, topic.uid)
+    refused = next(filter(None, (_why_not_gone(topic, nodes, segment) for segment in left)), "")
+    refused = refused or inactive_among(nodes, [command.by])
+    if refused:
+        return Outcome(Result.REFUSED, index, refused, topic.uid)
+    lost: list[LostRange] = []
+    for segment in left:
+        start, end = segment.base_offset, segment.data_end
+        assert end is not None
+        if lost and lost[-1].end_offset == start:
+            lost[-1] = msgspec.structs.replace(lost[-1], end_offset=end)
+        else:
+            lost.append(LostRange(start, end, segment.segment, command.at_us, was_sealed=True))
+        segment.lost_from, segment.end_position = start, 0
+    topic.lost = [*topic.lost, *lost][-MAX_LOST_RANGES:]
+    return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
+
+
+def _why_not_gone(topic: TopicState, nodes: Nodes, segment: SegmentState) -> str:
+    if not segment.is_sealed:
+        return f"{topic.key_of(segment)} is open"
+    for member in segment.replicas:
+        if is_in_cluster(nodes, member):
+            return f"node {node_of(member)} is in the cluster, and has a copy of {topic.key_of(segment)}"
+    return ""
 
 
 def trim(index: int, topic: TopicState, command: TrimTopic) -> Outcome:

@@ -35,10 +35,15 @@ class UpsertNode(Command, frozen=True):
     peer_port: int
     client_host: str
     client_port: int
+    replaces: bool = False
+    """An operator states that the disk whose place this one takes is gone for good, and with it whatever only
+    that one had."""
 
 
 class RemoveNode(Command, frozen=True):
     node_id: int
+    disk_gone: bool = False
+    """An operator states that its disk is gone for good, and with it whatever only that one had."""
 
 
 class CreateTopic(Command, frozen=True):
@@ -147,6 +152,17 @@ class AcceptLoss(Command, frozen=True):
     heard more."""
 
 
+class AcceptGone(Command, frozen=True):
+    """An operator gives up sealed segments of which no copy is on a disk that is in the cluster (F6)."""
+
+    topic_uid: int
+    segments: list[int]
+    """Their uids."""
+    at_us: int
+    by: int
+    """The member that was asked to."""
+
+
 class OpenedSegment(Command, frozen=True):
     """The leader has made the segment's log. From now on a missing log is a loss, not a beginning (E6)."""
 
@@ -194,6 +210,7 @@ AnyCommand = (
     | BeginRecovery
     | SetReplicas
     | AcceptLoss
+    | AcceptGone
     | OpenedSegment
     | TrimTopic
     | ClaimCursor

@@ -51,6 +51,10 @@ MAX_VOTERS = 7
 RECONCILE_SECONDS = 0.25
 ATTEMPT_SECONDS = 2.0
 TRANSFER_SECONDS = 5.0
+REPLACE_HINT = (
+    "Start it with the data directory that it had. If that is gone for good, --replace-disk lets it in "
+    "without; `ister cluster health` then names the topics that have lost records."
+)
 
 _MAY_PASS = (NodeIdInUse, NotLeader, ConnectionFailed, RequestTimeout, Overloaded)
 
@@ -64,13 +68,15 @@ class Members:
 
     # On a node that has no cluster yet.
 
-    async def join(self, addresses: list[tuple[str, int]], timeout: float) -> JoinAnswer:
+    async def join(
+        self, addresses: list[tuple[str, int]], timeout: float, *, replaces: bool = False
+    ) -> JoinAnswer:
         """Ask the members at these addresses to let this node in, until one does or the time is over."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         store = self._store
         # Registered as a start that is over: what it says of itself when it is there is news again.
-        header = encode_header(Join(store.myself, store.starts - 1))
+        header = encode_header(Join(store.myself, store.starts - 1, replaces))
         asked = ", ".join(f"{host}:{port}" for host, port in addresses)
         while True:
             for host, port in addresses:
@@ -146,9 +152,10 @@ class Members:
 
         # Where clients find it, it says itself, when it is there: until then nothing is given to it.
         node = msgspec.structs.replace(node, client_host="", client_port=0)
-        outcome = await store.propose(upsert_of(node, join.starts), ATTEMPT_SECONDS)
+        command = upsert_of(node, join.starts, replaces=join.replaces)
+        outcome = await store.propose(command, ATTEMPT_SECONDS)
         if not outcome.ok:
-            raise BadRequest(f"node {node.node_id} may not join: {outcome.detail}")
+            raise BadRequest(f"node {node.node_id} may not join: {outcome.detail}", hint=REPLACE_HINT)
         return JoinAnswer(store.cluster_id, [store.myself, *self._others()])
 
     def _others(self) -> list[NodeAddress]:
@@ -164,8 +171,8 @@ class Members:
         self._store.on_fatal(
             JoinFailed(
                 reason,
-                hint="To bring it back, empty its data directory and start it with --join; if another node "
-                "has its id, with a --node-id of its own.",
+                hint="This directory has no place in the cluster any more. To start the node anew, give it "
+                "an empty one and --join; if another node has its id, a --node-id of its own.",
             )
         )
 
@@ -183,7 +190,7 @@ class Members:
             case Kind.TRANSFER_LEADER:
                 return await self._transfer(request.node_id)
             case Kind.REMOVE_NODE:
-                return await self._remove(request.node_id)
+                return await self._remove(request.node_id, request.disk_gone)
             case Kind.PROMOTE_NODE:
                 return await self._promote(request.node_id)
         raise BadRequest(f"kind {request.kind} is not for the metadata leader")
@@ -213,10 +220,16 @@ class Members:
             await asyncio.sleep(0.02)
         return NodeAnswer(node_of(target), "leads the metadata now")
 
-    async def _remove(self, node_id: int) -> NodeAnswer:
-        if node_id not in self._store.state.nodes:
+    async def _remove(self, node_id: int, disk_gone: bool) -> NodeAnswer:
+        node = self._store.state.nodes.get(node_id)
+        if node is None:
             raise BadRequest(f"there is no node {node_id}", hint="`ister node list` shows them.")
-        outcome = await self._store.propose(RemoveNode(node_id))
+        if disk_gone and self._is_alive(node.member):
+            raise BadRequest(
+                f"node {node_id} was not removed: it answers, so its disk is not gone",
+                hint="Leave --disk-gone away, or stop the node first.",
+            )
+        outcome = await self._store.propose(RemoveNode(node_id, disk_gone))
         # One that is stale was done before: by another, or by an attempt of this call whose answer was lost.
         if outcome.result is Result.REFUSED:
             raise BadRequest(
@@ -233,7 +246,8 @@ class Members:
         return (
             f"When `ister cluster health` is well, stop node {node_id}: within `replica_lost_ms` topics with "
             "other replicas go on without it, and it can be removed. What it alone has must be copied first "
-            "(`ister topic alter TOPIC --set replicas=2`), dropped by retention, or deleted."
+            "(`ister topic alter TOPIC --set replicas=2`), dropped by retention, or deleted. If its disk is "
+            "gone for good, --disk-gone removes it all the same."
         )
 
     async def _promote(self, node_id: int) -> NodeAnswer:

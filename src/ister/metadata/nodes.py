@@ -35,8 +35,13 @@ Nodes = Mapping[int, NodeState]
 
 def is_active(nodes: Nodes, member: int) -> bool:
     """Whether a node is in the cluster on this very disk, and has said where clients find it."""
+    return is_in_cluster(nodes, member) and nodes[node_of(member)].client_port > 0
+
+
+def is_in_cluster(nodes: Nodes, member: int) -> bool:
+    """Whether a node is in the cluster on this very disk. One that left never comes back (I2)."""
     node = nodes.get(node_of(member))
-    return node is not None and node.member == member and node.client_port > 0
+    return node is not None and node.member == member
 
 
 def inactive_among(nodes: Nodes, members: Iterable[int]) -> str:

@@ -211,7 +211,7 @@ class ReplicatedMetadata:
             except IsterError as error:
                 if self.raft.failure is not None:
                     return
-                log.warning("this start could not be announced yet: %s", error)
+                log.debug("this start could not be announced yet: %s", error)
                 continue
             if outcome.result is Result.REFUSED:
                 self.on_fatal(DataDirectoryError(outcome.detail))
@@ -462,7 +462,7 @@ class _Machine:
         self._store.restored(data)
 
 
-def upsert_of(node: NodeAddress, starts: int) -> UpsertNode:
+def upsert_of(node: NodeAddress, starts: int, *, replaces: bool = False) -> UpsertNode:
     return UpsertNode(
         node.node_id,
         node.disk_id,
@@ -471,6 +471,7 @@ def upsert_of(node: NodeAddress, starts: int) -> UpsertNode:
         node.peer_port,
         node.client_host,
         node.client_port,
+        replaces,
     )
 
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 import msgspec
 
 from ister.errors import invariant
-from ister.metadata.chain import accept_loss, begin_recovery, seal, set_replicas, trim
+from ister.metadata.chain import accept_gone, accept_loss, begin_recovery, seal, set_replicas, trim
 from ister.metadata.commands import (
+    AcceptGone,
     AcceptLoss,
     AlterTopic,
     AnyCommand,
@@ -137,6 +138,8 @@ class ClusterState:
                 return self._seal(index, topic, command)
             case AcceptLoss():
                 return self._accept_loss(index, topic, command)
+            case AcceptGone():
+                return accept_gone(index, topic, self.nodes, command)
             case BeginRecovery():
                 return begin_recovery(index, topic, self.nodes, command)
             case SetReplicas():
@@ -159,7 +162,7 @@ class ClusterState:
 
     def _upsert_node(self, index: int, command: UpsertNode) -> Outcome:
         told = _node_state(command)
-        refused = identity_fault(told.node_id, told.disk_id) or self._why_not(told)
+        refused = identity_fault(told.node_id, told.disk_id) or self._why_not(told, command.replaces)
         if refused:
             return Outcome(Result.REFUSED, index, refused)
         known = self.nodes.get(told.node_id)
@@ -168,7 +171,7 @@ class ClusterState:
         self.nodes[told.node_id] = told
         return Outcome(Result.APPLIED, index)
 
-    def _why_not(self, told: NodeState) -> str:
+    def _why_not(self, told: NodeState, replaces: bool) -> str:
         """Why what a node says of itself does not hold (I2); empty if it does."""
         known = self.nodes.get(told.node_id)
         if told.member in self.gone:
@@ -181,7 +184,10 @@ class ClusterState:
         if known.disk_id != told.disk_id:
             # A new disk is let in first, and then says nothing of clients yet. One that comes back and
             # announces itself must not push out the one that has its place.
-            return f"node {told.node_id} is in the cluster on another disk" if told.client_port else ""
+            if told.client_port:
+                return f"node {told.node_id} is in the cluster on another disk"
+            only_copy = "" if replaces else self._only_copy(known.member)
+            return f"node {told.node_id} has {only_copy}, on another disk" if only_copy else ""
         if told.starts <= known.starts and told != known:
             return (
                 f"node {told.node_id} says it was started {told.starts} times, {known.starts} are known: "
@@ -193,7 +199,8 @@ class ClusterState:
         """Refused while the node has what nobody else has (R2)."""
         if command.node_id not in self.nodes:
             return Outcome(Result.STALE, index, f"there is no node {command.node_id}")
-        where = self._holds(self.nodes[command.node_id].member)
+        member = self.nodes[command.node_id].member
+        where = self._holds_open(member) or ("" if command.disk_gone else self._only_copy(member))
         if where:
             return Outcome(Result.REFUSED, index, f"node {command.node_id} holds {where}")
         if len(self.nodes) == 1:
@@ -201,16 +208,20 @@ class ClusterState:
         self.gone.append(self.nodes.pop(command.node_id).member)
         return Outcome(Result.APPLIED, index)
 
-    def _holds(self, member: int) -> str:
-        """A segment that is open at this member, or that nobody else in the cluster has; empty if none is.
+    def _holds_open(self, member: int) -> str:
+        """A segment that is open at this member; empty if none is."""
+        for topic in self._by_uid.values():
+            if member in topic.open_segment.replicas:
+                return f"the open {topic.key_of(topic.open_segment)}"
+        return ""
 
-        What another disk of its node had is not held here (I2), nor is a segment that was given up whole."""
+    def _only_copy(self, member: int) -> str:
+        """A segment with something in it that nobody else in the cluster has; empty if there is none. What
+        another disk of its node had is not held here (I2)."""
         for topic in self._by_uid.values():
             for segment in topic.segments:
-                if member not in segment.replicas or segment.lost_from == segment.base_offset:
+                if member not in segment.replicas or segment.is_empty:
                     continue
-                if not segment.is_sealed:
-                    return f"the open {topic.key_of(segment)}"
                 if not any(other != member and self.is_active(other) for other in segment.replicas):
                     return f"the last copy of {topic.key_of(segment)}"
         return ""

@@ -56,6 +56,12 @@ class SegmentState(msgspec.Struct, array_like=True, gc=False):
         """Where the records end that a replica must have: short of the seal if the rest was given up."""
         return self.end_offset if self.lost_from is None else self.lost_from
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to read in it, now and for ever: it is sealed, and nothing was appended or
+        all of it was given up."""
+        return self.data_end == self.base_offset
+
 
 class LostRange(msgspec.Struct, array_like=True, frozen=True):
     """Offsets that were given out and whose records, if there were any, nobody can have (F6)."""
@@ -63,7 +69,10 @@ class LostRange(msgspec.Struct, array_like=True, frozen=True):
     from_offset: int
     end_offset: int
     segment: int
+    """The first of them, if there are several."""
     at_us: int
+    was_sealed: bool = False
+    """Nothing was lost but records: what producers had sent is known."""
 
 
 class TopicState(msgspec.Struct, array_like=True):

@@ -221,6 +221,8 @@ class SegmentDescription(Message, frozen=True):
     """Those of them that are behind, or may be: how it is with each. All others have all of it."""
     lost: int = 0
     """How many of its offsets were given up, the last ones (F6)."""
+    end_is_known: bool = True
+    """False of an open one whose leader did not answer: its end and size are the least that they can be."""
 
 
 class TopicDescription(Message, frozen=True):
@@ -238,6 +240,9 @@ class TopicDescription(Message, frozen=True):
     """What a person should know: a weak fsync policy, a cut tail, a fenced segment."""
     lost: int = 0
     """How many of the offsets between its start and its end were given up (F6)."""
+    end_is_known: bool = True
+    """False if its leader did not answer: its end and size are the least that they can be, by what the node
+    that answers knows."""
 
 
 class RecoverTopic(Message, frozen=True):
@@ -258,6 +263,8 @@ class RecoverTopic(Message, frozen=True):
     """From another node: what the asked one knows by itself (`KnownOfTopic`); or do it there, and pass
     nothing on."""
     min_index: int = 0
+    gone_segments: list[int] = []
+    """Sealed segments to be given up, by uid, of which the operator was shown that they are gone."""
 
 
 class TopicList(Message, frozen=True):
@@ -320,6 +327,9 @@ class NodeRequest(Message, frozen=True):
     """Of `REMOVE_NODE`, `PROMOTE_NODE`, and `TRANSFER_LEADER`, where 0 leaves the choice to the leader."""
 
     node_id: int
+    disk_gone: bool = False
+    """Of `REMOVE_NODE`: the operator states that the node's disk is gone for good, and with it whatever only
+    that one had."""
 
 
 class AddNode(Message, frozen=True):

@@ -92,6 +92,8 @@ class Join(Message, frozen=True):
 
     node: NodeAddress
     starts: int
+    replaces: bool = False
+    """The disk that the node had before is gone for good, and with it whatever only that one had."""
 
 
 class JoinAnswer(Message, frozen=True):
@@ -103,6 +105,7 @@ class AdminRequest(Message, frozen=True):
     kind: int
     """Of the client protocol: `TRANSFER_LEADER`, `REMOVE_NODE` or `PROMOTE_NODE`."""
     node_id: int
+    disk_gone: bool = False
 
 
 class Invite(Message, frozen=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ister.protocol.messages import Message
 
 
@@ -53,7 +55,8 @@ class TopicRecovery(Message, frozen=True):
     silent_ms: int
     """For how long the leader does not answer, at least; 0 if it does."""
     state: str
-    """`open`: nothing is wrong. `recovering`: the cluster is about to go on by itself. `waits`: it cannot."""
+    """`open`: nothing is wrong. `recovering`: the cluster is about to go on by itself. `waits`: it cannot.
+    `incomplete`: it can be written, and some sealed records are gone."""
     why: str
     """What is wrong; empty if nothing is."""
     recovery: str
@@ -75,3 +78,13 @@ class TopicRecovery(Message, frozen=True):
     """What nodes that came back have set aside."""
     accepted: bool = False
     """The loss is recorded: by this very request, or by an earlier one that was the same."""
+    gone: list[LostRecords] = msgspec.field(default_factory=list)
+    """Of sealed segments: offsets whose every copy was on a disk that left the cluster, and that nobody has
+    given up yet."""
+    gone_segments: list[int] = msgspec.field(default_factory=list)
+    """Their uids."""
+
+    @property
+    def gives_up_open(self) -> bool:
+        """Whether the open segment can be given up now."""
+        return self.state == "waits" and not self.refusal

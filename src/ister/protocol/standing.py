@@ -57,3 +57,5 @@ class Standing(Message, frozen=True):
     """What is kept here of records that were given up (F6); only if one topic was asked for."""
     has_looked: bool = True
     """False right after a start: whether its copies are whole is not known yet."""
+    disk: str = ""
+    """What is wrong with its disk, if copies could not be written to it and were not since."""

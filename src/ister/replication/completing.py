@@ -21,6 +21,7 @@ from ister.metadata.state import TopicState
 from ister.metadata.store import MetadataStore
 from ister.metrics import Counter
 from ister.replication.copies import Copies
+from ister.replication.follower import disk_fault
 from ister.replication.places import Place
 from ister.replication.sealed_copies import Finished, SealedCopies
 
@@ -40,6 +41,8 @@ class _Trouble:
     """What a reader or the scrub found; empty of one that may only be short."""
     is_served: bool = False
     """Nobody has it better: it is read as it is."""
+    disk: str = ""
+    """Why the disk did not take it, at the last try."""
 
 
 class Completions:
@@ -91,6 +94,11 @@ class Completions:
     def behind(self) -> list[int]:
         """The segments of which this node is a replica and does not have a whole copy, as far as it knows."""
         return list(self._troubles)
+
+    @property
+    def disk_fault(self) -> str:
+        """Why copies of sealed segments cannot be written here, for people; empty if they can."""
+        return next((trouble.disk for trouble in self._troubles.values() if trouble.disk), "")
 
     # What the metadata tells.
 
@@ -236,7 +244,9 @@ class Completions:
             return False
         except (IsterError, OSError) as error:
             log.warning("%s is not complete here: %s", key, error)
+            trouble.disk = disk_fault(error)
             return False
+        trouble.disk = ""
         if finished is Finished.WHOLE and trouble.damage:
             self.replaced.add()
             log.warning("the damaged copy of %s was replaced", key)

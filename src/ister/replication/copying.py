@@ -29,7 +29,7 @@ from ister.io.clock import Clock
 from ister.io.disk import Disk, File, parent
 from ister.replication.background import Throttle, run_to_end
 from ister.wal.producers import ProducerRow, ProducerTable
-from ister.wal.reader import Found, ReadPlan, plan_read
+from ister.wal.reader import plan_read
 from ister.wal.recovery import Recovered, SegmentIdentity, create, recover, uid_of
 from ister.wal.side_file import CHECKPOINT_INTERVAL_BYTES, SparseIndex
 
@@ -123,37 +123,12 @@ def read_frames(
         return b""
     plan = plan_read(key, file, index, limit_position, limit_offset, offset, max_bytes)
     try:
-        data = b"".join(plan.run().buffers)
+        found = plan.run_checked()
     except OSError as error:
         raise CorruptSegment(f"segment {key} cannot be read at offset {offset}: {error}") from error
-    check_frames(data, key, offset)
-    return data
-
-
-def run_checked(plan: ReadPlan) -> Found:
-    """Where there are other copies, a damaged one is not served, and readers never see it. Blocking."""
-    found = plan.run()
-    for buffer in found.buffers:
-        check_frames(buffer, plan.key, plan.offset)
-    return found
-
-
-def check_frames(data: Bytes, key: str, offset: int) -> None:
-    """Raises `CorruptSegment` unless these are whole frames that follow each other, each intact. Blocking."""
-    position, expected = 0, offset
-    while position < len(data):
-        found = decode(data, position, limit=_FRAME_LIMIT)
-        if not isinstance(found, Frame):
-            reason = _what_is_wrong(found)
-        elif position and found.header.base_offset != expected:
-            reason = f"a frame at offset {found.header.base_offset} follows"
-        else:
-            position += found.header.size
-            expected = found.header.end_offset
-            continue
-        raise CorruptSegment(
-            f"segment {key} is damaged, offsets from {expected} on cannot be read from here: {reason}"
-        )
+    if found.damage is not None:
+        raise found.damage
+    return b"".join(found.buffers)
 
 
 # Opening and closing.

@@ -103,6 +103,8 @@ class Recovery:
 
     def describe(self) -> str:
         """What has been heard, for a person who wonders why it takes so long."""
+        if not self.recovery:  # nobody was asked anything yet
+            return "no recovery has begun yet: a majority of the voters has to agree to it first"
         return f"recovery {self.recovery} is {self.phase.name.lower()}: {self.heard.describe()}"
 
     def step(self, event: Event) -> list[Effect]:

@@ -12,6 +12,7 @@ what the leader has there. After a fence nothing is taken and nothing is answere
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -60,7 +61,9 @@ class Follower:
         on_committed: Callable[[], None],
         on_not_opened: Callable[[Follower], None],
         counters: ReplicationCounters,
+        disk_faults: dict[int, str],
     ) -> None:
+        """`disk_faults` has, by segment, why the disk did not take the last write."""
         self.segment_uid = segment_uid
         self.log: FollowedSegment | None = None
         self.leader = 0
@@ -72,6 +75,7 @@ class Follower:
         self._on_committed = on_committed
         self._on_not_opened = on_not_opened
         self._counters = counters
+        self._disk_faults = disk_faults
         self._queue: deque[_Received] = deque()
         self._tokens = 0
         self._waiting: dict[int, tuple[Caller, int]] = {}
@@ -114,6 +118,7 @@ class Follower:
             self.refuse(Refusal.UNKNOWN, 0)
         else:
             log.error("the copy of segment %d cannot be opened: %s", self.segment_uid, error)
+            self._note_fault(error)
             self.refuse(Refusal.STORAGE, 0)
 
     def _take(self, caller: Caller, message: Replicate, payload: bytes) -> None:
@@ -130,6 +135,8 @@ class Follower:
             return
         frames = self._new_frames(message, payload, log_.end_offset)
         if not frames:
+            if self._disk_faults and message.commit_end <= log_.durable_end:
+                self._disk_faults.pop(self.segment_uid, None)  # what could not be written is there after all
             _answer(caller, Replicated(self.segment_uid, log_.durable_end, question=message.question))
         else:
             self._tokens += 1
@@ -196,6 +203,8 @@ class Follower:
     def appended(self, token: int, base_offset: int, append_time_us: int, leader: int = 0) -> None:
         caller, size = self._waiting.pop(token)
         caller.hold(-size)
+        if self._disk_faults:
+            self._disk_faults.pop(self.segment_uid, None)
         if self.log is not None and self.refusal is None:
             # On the leader's last connection: the one that this came on may be gone.
             _answer(self._leads or caller, Replicated(self.segment_uid, self.log.durable_end))
@@ -213,7 +222,12 @@ class Follower:
 
     def failed(self, segment: Segment, job: FlushJob) -> None:
         log.error("the copy of %s cannot be written: %s", segment.identity.key, job.error)
+        self._note_fault(job.error)
         self.refuse(Refusal.STORAGE, 0)
+
+    def _note_fault(self, error: BaseException | None) -> None:
+        if fault := disk_fault(error):
+            self._disk_faults[self.segment_uid] = fault
 
     def stopped(self, segment: Segment) -> None: ...
 
@@ -245,6 +259,14 @@ class Follower:
         if self.log is not None:
             await self.log.settled()
             self.log.close()
+
+
+def disk_fault(error: BaseException | None) -> str:
+    """What a failed write says of the disk, for people; empty if it was something else that failed."""
+    if not isinstance(error, OSError) or error.errno is None or isinstance(error, ConnectionError):
+        return ""
+    state = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "fails"
+    return f"its disk {state} ({error.strerror or error})"
 
 
 def _answer(caller: Caller, answer: Replicated) -> None:

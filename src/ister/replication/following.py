@@ -58,13 +58,20 @@ class Followers:
         """The connections on which other members send frames now."""
         self._known: dict[int, Known] = {}
         """Of logs that could not be written, and were not opened again yet."""
+        self._disk_faults: dict[int, str] = {}
+        """Of logs that could not be written or opened for their disk's sake, and were not written since."""
 
     def __len__(self) -> int:
         return len(self._by_segment)
 
     @property
     def segments(self) -> Set[int]:
-        return self._by_segment.keys() | self._known.keys()
+        return self._by_segment.keys() | self._known.keys() | self._disk_faults.keys()
+
+    @property
+    def disk_fault(self) -> str:
+        """Why copies of open segments cannot be written here, for people; empty if they can."""
+        return next(iter(self._disk_faults.values()), "")
 
     def get(self, segment_uid: int) -> Follower | None:
         return self._by_segment.get(segment_uid)
@@ -90,6 +97,7 @@ class Followers:
                 lambda: self._on_committed(message.topic_uid),
                 self._not_opened,
                 self._counters,
+                self._disk_faults,
             )
         follower.received(caller, message, payload)
 
@@ -155,7 +163,8 @@ class Followers:
         if follower is not None:
             follower.refuse(refusal, 0)
             told = await follower.known()
-            return known if told.synced_end is None else told
+            known = known if told.synced_end is None else told
+        self._disk_faults.pop(segment_uid, None)  # not before: what was being written may have failed
         return known
 
     async def close(self) -> None:

@@ -22,7 +22,6 @@ from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.peer import node_of
 from ister.protocol.replication import Refusal, Replicate, Replicated
 from ister.replication.confirming import Confirming
-from ister.replication.copying import run_checked
 from ister.replication.counters import ReplicationCounters
 from ister.replication.progress import Progress
 from ister.wal.reader import plan_read
@@ -310,7 +309,9 @@ class Leading:
                 offset,
                 MESSAGE_BYTES,
             )
-            found = await self._disk.run(lambda: run_checked(plan))
+            found = await self._disk.run(plan.run_checked)
+            if found.damage is not None:
+                raise found.damage
         except (OSError, CorruptSegment) as error:
             log.error("%s cannot be read for node %d: %s", segment.identity.key, node_of(member), error)
             if isinstance(error, CorruptSegment) and not self._closed:

@@ -64,8 +64,10 @@ class Home(Protocol):
 class Attempt:
     """One attempt of this node to recover the open segment of a topic."""
 
-    def __init__(self, home: Home, topic: TopicState) -> None:
+    def __init__(self, home: Home, topic: TopicState, on_answer: Callable[[IsterError | None], None]) -> None:
+        """`on_answer` is told whether the metadata took the proposal to begin; else why not."""
         self._home = home
+        self._on_answer = on_answer
         self._topic_uid = topic.uid
         self._segment: SegmentState = topic.open_segment
         self._key = topic.key_of(topic.open_segment)
@@ -98,8 +100,15 @@ class Attempt:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        fields = {"segment": self._key, "recovery": self._machine.recovery, "result": str(self.ended)}
-        log.info("recovery ended", extra={"fields": fields})
+        match self.ended:
+            case events.Done(end_offset):
+                fields = {"segment": self._key, "recovery": self._machine.recovery, "end": end_offset}
+                log.info("recovery ended", extra={"fields": fields})
+            case events.GiveUp(why, message, hint):
+                # Where another goes on there is nothing that anybody should look at.
+                is_news = why not in (events.Reason.SUPERSEDED, events.Reason.NOT_OPEN)
+                fields = {"segment": self._key, "hint": hint}
+                log.log(logging.WARNING if is_news else logging.INFO, "%s", message, extra={"fields": fields})
         return self.ended
 
     def _members(self) -> events.Members:
@@ -153,8 +162,10 @@ class Attempt:
         try:
             outcome = await home.metadata.propose(command)
         except IsterError as error:
-            log.warning("the recovery of %s was not begun: %s", self._key, error)
+            log.debug("the recovery of %s was not begun: %s", self._key, error)
+            self._on_answer(error)
             return events.BeginMissed(events.ProposalFault.FAILED)
+        self._on_answer(None)
         if outcome.result is Result.APPLIED:
             return events.Begun(outcome.index)
         return events.BeginMissed(_fault_of(outcome, self._key))
@@ -252,6 +263,8 @@ class Recoveries:
         self._given_up: dict[int, tuple[int, str]] = {}
         """Of segments whose last attempt here was given up: their topic, and why."""
         self._running: dict[int, Attempt] = {}
+        self._is_held_up = False
+        """The metadata did not take the last proposal to begin a recovery."""
         self._resting: dict[int, tuple[float, float]] = {}
         """After an attempt that was given up: until when there is no other, and how long the next rest is."""
 
@@ -260,9 +273,18 @@ class Recoveries:
         uid = topic.open_segment.uid
         until, _ = self._resting.get(uid, (0.0, 0.0))
         if uid not in self._running and asyncio.get_running_loop().time() >= until:
-            attempt = self._running[uid] = Attempt(self._home, topic)
+            attempt = self._running[uid] = Attempt(self._home, topic, self._answered)
             self._counters.recoveries_begun.add()
             self._spawn(self._run(uid, attempt))
+
+    def _answered(self, error: IsterError | None) -> None:
+        """One line for all segments while there is no majority, and one when there is: it is not theirs."""
+        if error is not None and not self._is_held_up:
+            fields = {"hint": "Start the voters that are down, or mend the network between them."}
+            log.warning("recoveries cannot begin: %s", error.message, extra={"fields": fields})
+        elif error is None and self._is_held_up:
+            log.info("recoveries can begin again")
+        self._is_held_up = error is not None
 
     def is_running(self, segment_uid: int) -> bool:
         return segment_uid in self._running
@@ -282,7 +304,6 @@ class Recoveries:
         try:
             ended = await attempt.run()
             if isinstance(ended, events.GiveUp):
-                log.warning("%s", ended.message, extra={"fields": {"hint": ended.hint}})
                 self._counters.recoveries_failed.add()
                 topic = self._home.metadata.state.topic_by_uid(attempt.topic_uid)
                 if topic is not None and topic.open_segment.uid == uid:
@@ -299,12 +320,14 @@ class Recoveries:
             del self._running[uid]
 
     def sealed(self, segment_uid: int, end_offset: int) -> None:
+        self._answered(None)
         self._given_up.pop(segment_uid, None)
         self._resting.pop(segment_uid, None)
         if segment_uid in self._running:
             self._running[segment_uid].tell(events.SegmentSealed(end_offset))
 
     def begun(self, segment_uid: int, recovery: int, by: int) -> None:
+        self._answered(None)
         if segment_uid in self._running:
             self._running[segment_uid].tell(events.Superseded(recovery, by))
 

@@ -41,6 +41,8 @@ class Scrubbing:
         self._disk = disk
         self._clock = clock
         self._rate = bytes_per_second
+        self._told: dict[int, Finding] = {}
+        """By segment, of those whose damage is known: what the last round found. It is told once."""
         self.bytes = Counter("scrubbed_bytes_total", "Bytes of sealed segments that were checked for rot.")
         self.rounds = Counter(
             "scrub_rounds_total", "Rounds over all sealed segments here that were finished."
@@ -57,6 +59,7 @@ class Scrubbing:
 
     async def round(self) -> None:
         """Look at everything once. Topics and segments come and go meanwhile."""
+        self._told = {uid: told for uid, told in self._told.items() if self._node.completions.is_damaged(uid)}
         for topic in list(self._node.metadata.state.topics.values()):
             for segment in list(topic.segments):
                 if self._node.member in segment.replicas and segment.is_sealed:
@@ -80,12 +83,17 @@ class Scrubbing:
         if place is None:
             return
         if finding is None:
+            self._told.pop(uid, None)
             self._node.completions.found_good(place)
             return
-        if not self._node.completions.is_damaged(uid):
+        is_known = self._node.completions.is_damaged(uid)
+        if not is_known:
             self.findings.add()
         damage = f"at offset {finding.offset}, byte {finding.position}: {finding.reason}"
-        log.error("the scrub found %s damaged %s", place.identity.key, damage)
+        is_told = is_known and self._told.get(uid) == finding
+        level = logging.DEBUG if is_told else logging.ERROR
+        log.log(level, "the scrub found %s damaged %s", place.identity.key, damage)
+        self._told[uid] = finding
         self._node.completions.suspect(place, f"{place.identity.key} is damaged {damage}")
 
     def _place(self, topic_uid: int, uid: int) -> Place | None:

@@ -63,7 +63,7 @@ class _RangeReader:
                 return
             if there.start_offset > self._offset:
                 self._skip_to(there.start_offset, f"the topic begins at {there.start_offset} now")
-            if there.end_offset < end:
+            if there.end_is_known and there.end_offset < end:
                 end = max(self._offset, there.end_offset)
                 self._report(end, self._wanted.end, f"the topic ends at {there.end_offset}")
             yield from self._frames_to(end, there)
@@ -84,7 +84,10 @@ class _RangeReader:
             self._skip_to(error.offsets[1] if error.offsets else end, error.message, RecordsLost)
             return
         except CorruptSegment as error:
+            first, behind = error.offsets or (end, end)
             later = [part.base_offset for part in there.segments if part.base_offset > self._offset]
+            if first <= self._offset < behind:
+                later = [behind]  # else nobody says how much of the segment is damaged
             self._skip_to(min([*later, end]), error.message, CorruptSegment)
             return
         if self._offset < end:

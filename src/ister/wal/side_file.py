@@ -98,6 +98,17 @@ class SparseIndex:
         place = bisect_left(self._times, time_us) - 1
         return self._positions[place] if place >= 0 else 0
 
+    def offset_at(self, position: int) -> int | None:
+        """The offset of the frame that starts there, if it is one of those that are known."""
+        place = bisect_left(self._positions, position)
+        is_known = place < len(self._positions) and self._positions[place] == position
+        return self._offsets[place] if is_known else None
+
+    def offset_behind(self, position: int) -> int | None:
+        """The offset of the first frame known that starts behind `position`; None if none is known."""
+        place = bisect_right(self._positions, position)
+        return self._offsets[place] if place < len(self._positions) else None
+
     def last_place_up_to(self, position: int) -> tuple[int, int]:
         """The last known frame start at or before `position`, and its offset; 0 and 0 if none is known."""
         place = bisect_right(self._positions, position) - 1
