@@ -153,6 +153,7 @@ def test_half_a_request_and_then_silence_is_closed_and_logged(
     assert any("nothing came for 30 s" in message for message in caplog.messages)
 
 
+@pytest.mark.slow
 def test_a_slow_but_steady_sender_is_not_cut_off() -> None:
     async def scenario(node: SimNode) -> None:
         client = await node.connect_raw()
@@ -340,6 +341,7 @@ def test_the_hello_names_the_limits(tmp_path: Path) -> None:
     on_real_disk(tmp_path, scenario, max_message_bytes=LIMIT, max_connection_in_flight_bytes=128 * 1024)
 
 
+@pytest.mark.slow
 def test_a_list_of_many_topics_is_answered_whole(tmp_path: Path) -> None:
     """A header has at most 65,535 bytes; what is larger comes as the payload."""
 

@@ -77,6 +77,7 @@ def test_a_producer_that_reads_no_answers_is_stalled_and_costs_bounded_memory(tm
     on_real_disk(tmp_path, scenario)
 
 
+@pytest.mark.slow
 def test_a_stalled_producer_goes_on_where_it_was_once_it_reads(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
         client = await node.connect()
@@ -147,6 +148,7 @@ def test_questions_whose_answers_nobody_reads_are_bounded(tmp_path: Path) -> Non
     on_real_disk(tmp_path, scenario)
 
 
+@pytest.mark.slow
 def test_large_answers_asked_for_at_once_are_made_one_by_one_for_who_does_not_read(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
         client = await node.connect()

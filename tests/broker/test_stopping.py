@@ -75,6 +75,7 @@ async def stored(port: int) -> list[bytes | None]:
     return await (await connect(port)).values("t")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_every_acknowledged_record_is_there_after_a_stop_under_load(
     number: signal.Signals, tmp_path: Path

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from ister.protocol.text import encode_frame
 from tests.broker.broker_helpers import ENOUGH_SECONDS  # noqa: F401
 from tests.cluster_world import CLIENT_PORT, World, run_story
@@ -29,6 +31,7 @@ class Mute(asyncio.BufferedProtocol):
         self.lost.set()
 
 
+@pytest.mark.slow
 def test_a_text_client_with_a_full_queue_that_takes_no_replies_is_closed() -> None:
     async def story(world: World) -> None:
         async with world.connect(1) as log:
@@ -44,6 +47,7 @@ def test_a_text_client_with_a_full_queue_that_takes_no_replies_is_closed() -> No
     run_story(story, request_timeout_ms=5000)
 
 
+@pytest.mark.slow
 def test_a_text_client_whose_commands_take_long_is_not_closed_for_it() -> None:
     """Every frame gets exactly one reply."""
 

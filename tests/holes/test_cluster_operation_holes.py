@@ -31,6 +31,7 @@ ISTER = [sys.executable, "-c", "from ister.cli.main import main; main()"]
 PATIENCE_S = 60
 
 
+@pytest.mark.slow
 def test_w11_a_node_is_who_it_was_told_to_be_whatever_its_port() -> None:
     """W11: a node's id was taken from its port: two nodes with ports ten apart were one."""
 

@@ -83,6 +83,7 @@ def test_f6_what_the_last_replica_has_is_kept_and_the_rest_is_given_up() -> None
     run_story(story, **SETTINGS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0, 120], ids=["at once", "when others have taken their places"])
 def test_f6_longer_logs_that_come_back_are_set_aside_and_the_kept_part_is_whole_everywhere(
     seconds: int,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -126,6 +127,8 @@ def _about(state: ClusterState, topic: TopicState) -> st.SearchStrategy[AnyComma
             ),
             *of_last, ends, on, members,
         ),
+        sealed.map(lambda s: AcceptGone(topic.uid, [s.uid], 60, ONE)),
+        st.just(msgspec.structs.replace(node(2, 9, client_port=0), replaces=True)),
         sealed.map(lambda s: TrimTopic(topic.uid, s.base_offset)),
         st.builds(OpenedSegment, *of_last, st.just(last.leader)),
         st.builds(ClaimCursor, st.just(topic.uid), members, st.just(topic.get_epoch + 1)),
@@ -141,6 +144,8 @@ def histories(draw: st.DrawFn) -> list[AnyCommand | None]:
         node(2),
         node(3),
         create("default/a", replicas=[ONE, TWO, THREE]),
+        create("default/b", leader=TWO),
+        seal(5, 1, 5, by=TWO, then=ONE),
     ]
     state = state_after(*history)
     for _ in range(draw(st.integers(0, 30))):
@@ -154,6 +159,7 @@ def derived(state: ClusterState) -> dict[int, tuple[dict[int, str], dict[int, in
     return {member: (state.led_by(member), state.followed_by(member)) for member in EVERYBODY}
 
 
+@pytest.mark.slow
 @given(histories(), st.integers(0, 60))
 def test_r3_snapshot_and_restore_equal_replay(history: list[AnyCommand | None], cut: int) -> None:
     replayed = state_after(*history)
@@ -176,6 +182,7 @@ def test_r3_applying_through_the_journal_is_the_same(history: list[AnyCommand | 
     assert first.to_bytes() == second.to_bytes()
 
 
+@pytest.mark.slow
 @given(histories())
 def test_r3_what_is_not_applied_changes_nothing_and_says_why(history: list[AnyCommand | None]) -> None:
     state = ClusterState()
@@ -237,7 +244,9 @@ def _check_chain(topic: TopicState) -> None:
 def _check_change(old: SegmentState, new: SegmentState, command: AnyCommand | None) -> None:
     assert new.base_offset == old.base_offset
     assert not old.is_sealed or new.end_offset == old.end_offset, "a sealed end never changes"
-    assert not old.is_sealed or new.lost_from == old.lost_from
+    if old.is_sealed and new.lost_from != old.lost_from:
+        assert isinstance(command, AcceptGone)
+        assert new.is_empty and not old.is_empty, "given up as a whole, once"
     assert new.recovery >= old.recovery, "numbers of recoveries only grow (F1)"
     if new.is_sealed and not old.is_sealed and new.lost_from is None:
         assert isinstance(command, SealSegment)
@@ -248,6 +257,7 @@ def _check_change(old: SegmentState, new: SegmentState, command: AnyCommand | No
         assert is_a_recoverys_end or (old.is_sealed and isinstance(command, SetReplicas)), "F4"
 
 
+@pytest.mark.slow
 def test_the_histories_do_apply_every_command() -> None:
     """Else the properties above would hold of nothing."""
     applied: set[str] = set()
@@ -268,6 +278,7 @@ def test_the_histories_do_apply_every_command() -> None:
         "BeginRecovery",
         "SetReplicas",
         "AcceptLoss",
+        "AcceptGone",
         "DeleteTopic",
         "TrimTopic",
         "a recovery's seal",

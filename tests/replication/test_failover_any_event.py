@@ -173,6 +173,7 @@ def test_any_event_and_its_repetition_are_harmless_in_any_phase(phase: Phase) ->
         assert watched.is_over or isinstance(watched.step(SegmentSealed(5))[0], Done)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", Phase, ids=lambda phase: phase.name)
 def test_any_two_events_are_harmless_in_any_phase(phase: Phase) -> None:
     start = in_phase(phase)
@@ -220,6 +221,7 @@ def histories(draw: st.DrawFn) -> tuple[int, list[Event]]:
     return count, draw(st.lists(kind.flatmap(lambda name: kinds[name]), min_size=5, max_size=40))
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(histories())
 def test_any_history_keeps_the_rules(history: tuple[int, list[Event]]) -> None:

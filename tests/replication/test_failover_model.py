@@ -41,6 +41,7 @@ LEADER: list[tuple[type[Progress], str | None, int]] = [
 ]
 
 
+@pytest.mark.slow
 def test_every_segment_is_sealed_once_and_keeps_what_was_acknowledged() -> None:
     counts: Counter[str] = Counter()
     for seed in range(SEEDS):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.replicas_sim.small import World, play
 
 
+@pytest.mark.slow
 def test_a_topic_goes_on_when_its_leader_is_restarted_and_only_the_next_but_one_misses_it() -> None:
     """The leader was restarted, and does not reach the metadata: it can neither lead nor begin a recovery.
     The first of the others hears it, and sees nothing to do. The second does not, and leaves it to the first,

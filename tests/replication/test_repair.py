@@ -172,6 +172,7 @@ def test_a_target_that_dies_with_its_copy_is_replaced_by_another() -> None:
     run_story(story, nodes=5, replicas=3, segment_records=4, repair_after_ms=5_000)
 
 
+@pytest.mark.slow
 def test_several_that_repair_the_same_segment_make_one_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """F4: whoever comes second finds the list changed. Here all replicas think that it is their turn."""
     monkeypatch.setattr(repair, "TURN_SECONDS", 0.0)

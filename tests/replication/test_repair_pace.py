@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from unittest import mock
 
+import pytest
+
 from ister.replication import repair
 from tests.cluster_world import World, run_story
 from tests.replication.repair_helpers import come_back_wiped, fill, is_healed, sealed, until
 
 
+@pytest.mark.slow
 def test_one_look_is_enough_for_many_segments() -> None:
     async def story(world: World) -> None:
         await fill(world, 60)

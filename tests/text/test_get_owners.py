@@ -138,6 +138,7 @@ def test_an_owner_that_is_slow_to_see_its_loss_stops_when_it_does() -> None:
     play(script, records=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_s5_through_crashes_and_cuts_every_record_is_delivered(seed: int) -> None:
     """Nothing is skipped, whoever dies; what repeats was not stored, or not settled."""
