@@ -122,16 +122,16 @@ class ClusterNode:
     async def stop(self) -> None:
         """As SIGTERM does; raises `NodeDied` if it was killed meanwhile."""
         assert self.process is not None and self.server is not None and self.broker is not None
-        generation, server, broker = self.disk.generation, self.server, self.broker
+        process, server, broker = self.process, self.server, self.broker
         self.loop.trace.note(f"{self.name} stop")
 
         async def work() -> None:
             await server.stop(1.0)
             await broker.stop()
 
-        task = self.process.start(work())
+        task = process.start(work())
         await asyncio.wait([task])
-        if generation != self.disk.generation:
+        if process is not self.process or not process.alive:
             if not task.cancelled():
                 task.exception()
             raise NodeDied

@@ -40,7 +40,9 @@ def try_seed(world: str, seed: int) -> Verdict:
         if seed % TWICE_EVERY == 0 and play_seed(kind, seed).digest != summary.digest:
             return Verdict(seed, None, f"seed {seed}: two runs, two traces (checker 15)")
         return Verdict(seed, summary, "")
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a task that was cancelled is none of Exception's
         return Verdict(seed, None, "".join(traceback.format_exception(error)))
 
 
