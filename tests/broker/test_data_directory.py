@@ -13,14 +13,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 from broker_helpers import Node, frame_of, on_real_disk, real_config, refusal
 
-from ister.broker.data_directory import FORMAT
+from ister.broker.data_directory import FORMAT, claim_directory
 from ister.broker.process import start
 from ister.errors import AddressInUse, CorruptSegment, DataDirectoryError, IsterError
+from ister.io.clock import SystemClock
 from ister.io.disk import LocalDisk
+from ister.testing import Loss, SimDisk
+from ister.testing.faults import DeadProcess
 
 
 def fill(data_dir: Path, count: int = 5) -> None:
@@ -52,6 +56,27 @@ def refused_start(data_dir: Path, **settings: object) -> IsterError:
     assert disk.lock("lock"), "the refused start let go of the directory"
     disk.close()
     return error
+
+
+@pytest.mark.parametrize("loss", Loss)
+def test_a_start_that_is_cut_short_at_any_step_leaves_a_directory_that_can_be_started(loss: Loss) -> None:
+    """The first one, in an empty directory, and the one after it; no number of a start comes twice."""
+    steps = 0
+    while True:
+        disk, clock = SimDisk(Random(steps)), SystemClock()
+        disk.crash_after(steps)
+        begun = 0
+        try:
+            for _ in range(2):
+                begun = claim_directory(disk.mount(), clock, 1).starts
+                disk.kill()
+        except DeadProcess:
+            disk.crash(loss)
+            assert claim_directory(disk.mount(), clock, 1).starts > begun
+            steps += 1
+            continue
+        assert steps > 10
+        return
 
 
 def test_the_directory_of_another_node_is_refused_with_both_numbers(tmp_path: Path) -> None:

@@ -29,7 +29,16 @@ IDENTITY_FILE = "ister.json"
 LOCK_FILE = "lock"
 STARTS_FILE = "starts"
 _OURS = frozenset(
-    {IDENTITY_FILE, IDENTITY_FILE + ".new", LOCK_FILE, STARTS_FILE, "raft", "segments", "lost+found"}
+    {
+        IDENTITY_FILE,
+        IDENTITY_FILE + ".new",
+        LOCK_FILE,
+        STARTS_FILE,
+        STARTS_FILE + ".new",
+        "raft",
+        "segments",
+        "lost+found",
+    }
 )
 _SLOT = struct.Struct("<QI")
 _SLOT_BYTES = 512
