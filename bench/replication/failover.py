@@ -98,8 +98,10 @@ async def watch_one_kill(cluster: ClusterProcesses, number: int) -> Run:
         group.create_task(_append_in_turn(await connect(survivor), topics[beside], run, over))
         reading = group.create_task(_read(await connect(cluster.bootstrap), topics[victim], run))
         await asyncio.sleep(BEFORE_SECONDS)
-        run.killed_at = now()
         await asyncio.to_thread(cluster.nodes[victim].kill)
+        run.killed_at = (
+            now()
+        )  # when it is gone: what was begun a moment before may still be acknowledged by it
         await asyncio.sleep(AFTER_SECONDS)
         with suppress(TimeoutError):
             await asyncio.wait_for(run.resumed.wait(), LONGEST_SECONDS)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from ister.errors import BadRequest, JoinFailed, RecordsLost
+from ister.metadata.commands import SetReplicas
 from tests.cluster_world import World, WorldNode, run_story
 from tests.losses.stories import numbers, settled_leader, up_to_the_loss, values_from
 
@@ -213,3 +214,29 @@ def test_a_dead_node_with_the_only_copies_is_removed_by_an_operators_word_and_on
             assert (await log.cluster()).problems == []
 
     run_story(story, segment_records=RECORDS)
+
+
+def test_an_empty_segment_of_which_no_copy_is_left_is_no_shortage() -> None:
+    async def story(world: World) -> None:
+        async with world.connect() as log:
+            await log.append("t", numbers(3))
+        topic = world.leader_of("t").topic("t")
+        for _ in range(2):
+            await world.leader_of("t").topic("t").ensure_open()
+            world.leader_of("t").topic("t").start_handoff()
+            await asyncio.sleep(2)
+        empty = next(one for one in topic.state.segments[:-1] if one.is_empty)
+        gone = SetReplicas(topic.state.uid, empty.segment, list(empty.replicas), empty.replicas[:1])
+        assert (await world.up[0].broker.metadata.propose(gone)).ok
+        node = next(one for one in world.up if one.broker.metadata.member == empty.replicas[0])
+        node.kill(power=True)
+        node.wipe()
+        await node.start(join=f"{world.up[0].host}:6001")
+        await world.settle()
+        async with world.connect() as log:
+            async with asyncio.timeout(120):
+                while (await log.cluster()).problems:  # noqa: ASYNC110
+                    await asyncio.sleep(1)
+            assert await values_from(log, 0) == numbers(3)
+
+    run_story(story, replicas=3, repair_after_ms=3_600_000)

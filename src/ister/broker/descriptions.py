@@ -181,7 +181,7 @@ def _sealed_copies(
     broker: Broker, segment: SegmentState, standings: Mapping[int, Standing]
 ) -> list[CopyDescription]:
     copies: list[CopyDescription] = []
-    if segment.lost_from == segment.base_offset:
+    if segment.is_empty:
         return copies  # given up whole: there is nothing to have
     for member in segment.replicas:
         copy = _why_missing(broker, member)

@@ -63,8 +63,8 @@ class Shortage:
         if wanted < 2:
             return
         for segment in topic.segments:
-            if segment.lost_from == segment.base_offset:
-                continue  # given up whole: there is nothing to have copies of
+            if segment.is_empty:
+                continue  # there is nothing to have copies of
             bad = [member for member in segment.replicas if not self._is_good(segment, member)]
             good = len(segment.replicas) - len(bad)
             if good < wanted:
