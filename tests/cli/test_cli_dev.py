@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from cli_fakes import FakeLog, Ister, cluster_of
 
-from ister.cli import dev_cluster
+from ister.cli import dev_cluster, dev_plan
 from ister.cli.dev_plan import DevNode, environment_of_nodes, keep_plan, plan_nodes, settings_of_nodes
 from ister.cli.terminal import Terminal
 from ister.errors import AddressInUse, ConfigError, ConnectionFailed
@@ -276,6 +276,30 @@ def test_a_directory_brings_the_same_cluster_back_and_may_get_more_nodes(tmp_pat
     grown = plan_nodes(tmp_path, 5, any_ports)
     assert [node.peer_port for node in grown[:3]] == [node.peer_port for node in made]
     assert [node.node_id for node in grown] == [1, 2, 3, 4, 5]
+
+
+def test_a_new_node_is_given_no_port_that_a_node_of_the_cluster_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system gives out ports of nodes that are stopped, and the same one again."""
+    given = iter([5001, 6001, 5002, 5002, 5003, 5001, 5004])
+
+    class Probe:
+        def __enter__(self) -> Probe:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def bind(self, address: object) -> None: ...
+
+        def getsockname(self) -> tuple[str, int]:
+            return "127.0.0.1", next(given)
+
+    monkeypatch.setattr(dev_plan.socket, "socket", Probe)
+    monkeypatch.setattr(dev_plan, "_check_free", lambda name, port: None)
+    keep_plan(tmp_path, [DevNode(1, 9091, 6001, -1)])
+    nodes = plan_nodes(tmp_path, 2, {"client_port": 0, "peer_port": 0, "admin_port": -1})
+    assert nodes == [DevNode(1, 5001, 6001, -1), DevNode(2, 5002, 5003, -1)]
 
 
 def test_a_cluster_is_not_brought_back_with_fewer_nodes_or_other_peer_ports(tmp_path: Path) -> None:

@@ -74,8 +74,9 @@ def plan_nodes(directory: Path, wanted: int | None, first_ports: Mapping[str, in
             f"the cluster in {directory} has its peers from port {kept[0].peer_port}, not {peer_port}",
             hint="Leave --peer-port out: its nodes know each other by the ports that they had.",
         )
+    taken = {getattr(node, name) for node in kept for name in FIRST_PORTS}
     columns = {
-        name: list(_ports(count, name, first_ports.get(name), [getattr(node, name) for node in kept]))
+        name: list(_ports(count, name, first_ports.get(name), [getattr(node, name) for node in kept], taken))
         for name in FIRST_PORTS
     }
     nodes = [
@@ -86,8 +87,9 @@ def plan_nodes(directory: Path, wanted: int | None, first_ports: Mapping[str, in
     return nodes
 
 
-def _ports(count: int, name: str, first: int | None, kept: list[int]) -> Iterator[int]:
-    """One for each node: those that it had, else counted from the first, else any free one."""
+def _ports(count: int, name: str, first: int | None, kept: list[int], taken: set[int]) -> Iterator[int]:
+    """One for each node: those that it had, else counted from the first, else any that is free, and that no
+    node of the cluster has, running or not."""
     if first is None or name == "peer_port":
         yield from kept
         start = len(kept)
@@ -96,14 +98,17 @@ def _ports(count: int, name: str, first: int | None, kept: list[int]) -> Iterato
     if first is None:
         first = kept[0] if kept else FIRST_PORTS[name]
     for place in range(start, count):
-        yield OFF if first == OFF else first + place if first else _free_port()
+        yield OFF if first == OFF else first + place if first else _free_port(taken)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _free_port(taken: set[int]) -> int:
+    while True:
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            port: int = probe.getsockname()[1]
+        if port not in taken:
+            taken.add(port)
+            return port
 
 
 def _check_ports(nodes: list[DevNode]) -> None:
