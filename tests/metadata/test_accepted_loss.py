@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ister.metadata.chain import MAX_LOST_RANGES
-from ister.metadata.commands import AcceptGone, AlterTopic, AnyCommand, Result, TrimTopic
+from ister.metadata.commands import AcceptGone, AlterTopic, AnyCommand, RemoveNode, Result, TrimTopic
 from ister.metadata.state import ClusterState, LostRange
 from tests.metadata.chains import (
     NEW_TWO,
@@ -241,3 +241,11 @@ def test_i2_a_disk_that_alone_has_records_is_replaced_only_by_an_operators_word(
         seal(TOPIC, 1, 0, by=TWO, then=ONE),
     )
     assert apply(replicated, empty) is Result.APPLIED, "nothing was only there"
+
+
+def test_i2_a_replacement_that_was_long_on_its_way_does_not_push_out_a_disk_that_came_back() -> None:
+    state = with_topic(node(2, starts=2))
+    late = msgspec.structs.replace(node(2, 9, client_port=0), replaces=True, replaced_starts=1)
+    assert apply(state, late) is Result.REFUSED
+    assert apply(state, RemoveNode(2, True, 1)) is Result.REFUSED
+    assert apply(state, msgspec.structs.replace(late, replaced_starts=2)) is Result.APPLIED

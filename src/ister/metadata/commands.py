@@ -38,12 +38,17 @@ class UpsertNode(Command, frozen=True):
     replaces: bool = False
     """An operator states that the disk whose place this one takes is gone for good, and with it whatever only
     that one had."""
+    replaced_starts: int = 0
+    """The last start of that disk when it was found silent: one that came back since keeps its place, however
+    long this was on its way. 0: not looked at."""
 
 
 class RemoveNode(Command, frozen=True):
     node_id: int
     disk_gone: bool = False
     """An operator states that its disk is gone for good, and with it whatever only that one had."""
+    starts: int = 0
+    """Its last start then, as in `UpsertNode`."""
 
 
 class CreateTopic(Command, frozen=True):

@@ -152,7 +152,8 @@ class Members:
 
         # Where clients find it, it says itself, when it is there: until then nothing is given to it.
         node = msgspec.structs.replace(node, client_host="", client_port=0)
-        command = upsert_of(node, join.starts, replaces=join.replaces)
+        replaced = known.starts if known is not None and known.disk_id != node.disk_id else 0
+        command = upsert_of(node, join.starts, replaces=join.replaces, replaced_starts=replaced)
         outcome = await store.propose(command, ATTEMPT_SECONDS)
         if not outcome.ok:
             raise BadRequest(f"node {node.node_id} may not join: {outcome.detail}", hint=REPLACE_HINT)
@@ -229,7 +230,7 @@ class Members:
                 f"node {node_id} was not removed: it answers, so its disk is not gone",
                 hint="Leave --disk-gone away, or stop the node first.",
             )
-        outcome = await self._store.propose(RemoveNode(node_id, disk_gone))
+        outcome = await self._store.propose(RemoveNode(node_id, disk_gone, node.starts if disk_gone else 0))
         # One that is stale was done before: by another, or by an attempt of this call whose answer was lost.
         if outcome.result is Result.REFUSED:
             raise BadRequest(

@@ -462,7 +462,9 @@ class _Machine:
         self._store.restored(data)
 
 
-def upsert_of(node: NodeAddress, starts: int, *, replaces: bool = False) -> UpsertNode:
+def upsert_of(
+    node: NodeAddress, starts: int, *, replaces: bool = False, replaced_starts: int = 0
+) -> UpsertNode:
     return UpsertNode(
         node.node_id,
         node.disk_id,
@@ -472,6 +474,7 @@ def upsert_of(node: NodeAddress, starts: int, *, replaces: bool = False) -> Upse
         node.client_host,
         node.client_port,
         replaces,
+        replaced_starts,
     )
 
 

@@ -162,7 +162,7 @@ class ClusterState:
 
     def _upsert_node(self, index: int, command: UpsertNode) -> Outcome:
         told = _node_state(command)
-        refused = identity_fault(told.node_id, told.disk_id) or self._why_not(told, command.replaces)
+        refused = identity_fault(told.node_id, told.disk_id) or self._why_not(told, command)
         if refused:
             return Outcome(Result.REFUSED, index, refused)
         known = self.nodes.get(told.node_id)
@@ -171,7 +171,7 @@ class ClusterState:
         self.nodes[told.node_id] = told
         return Outcome(Result.APPLIED, index)
 
-    def _why_not(self, told: NodeState, replaces: bool) -> str:
+    def _why_not(self, told: NodeState, command: UpsertNode) -> str:
         """Why what a node says of itself does not hold (I2); empty if it does."""
         known = self.nodes.get(told.node_id)
         if told.member in self.gone:
@@ -186,7 +186,9 @@ class ClusterState:
             # announces itself must not push out the one that has its place.
             if told.client_port:
                 return f"node {told.node_id} is in the cluster on another disk"
-            only_copy = "" if replaces else self._only_copy(known.member)
+            if command.replaced_starts not in (0, known.starts):
+                return f"node {told.node_id} has come back on the disk that was to be replaced"
+            only_copy = "" if command.replaces else self._only_copy(known.member)
             return f"node {told.node_id} has {only_copy}, on another disk" if only_copy else ""
         if told.starts <= known.starts and told != known:
             return (
@@ -199,7 +201,9 @@ class ClusterState:
         """Refused while the node has what nobody else has (R2)."""
         if command.node_id not in self.nodes:
             return Outcome(Result.STALE, index, f"there is no node {command.node_id}")
-        member = self.nodes[command.node_id].member
+        member, starts = self.nodes[command.node_id].member, self.nodes[command.node_id].starts
+        if command.starts not in (0, starts):
+            return Outcome(Result.REFUSED, index, f"node {command.node_id} has come back meanwhile")
         where = self._holds_open(member) or ("" if command.disk_gone else self._only_copy(member))
         if where:
             return Outcome(Result.REFUSED, index, f"node {command.node_id} holds {where}")
