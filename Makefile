@@ -6,6 +6,7 @@ JOBS       ?= 2
 SEEDS      ?= 2000
 CLUSTER_SEEDS ?= 2000
 REPLICA_SEEDS ?= 2000
+LOSS_SEEDS ?= 500
 FIRST_SEED ?= 0
 ROUNDS     ?= 200
 CHAOS_SECONDS ?= 60
@@ -22,7 +23,7 @@ help: ## this list
 	@echo
 	@awk -F ' *## ' '/^[a-z]+:.*## / { split($$1, name, ":"); printf "  %-8s %s\n", name[1], $$2 }' Makefile
 	@echo
-	@echo 'Settings: PYTHON=$(PYTHON) JOBS=$(JOBS) SEEDS=$(SEEDS) CLUSTER_SEEDS=$(CLUSTER_SEEDS) REPLICA_SEEDS=$(REPLICA_SEEDS) FIRST_SEED=$(FIRST_SEED) ROUNDS=$(ROUNDS) CHAOS_SECONDS=$(CHAOS_SECONDS) REPLICA_SECONDS=$(REPLICA_SECONDS)'
+	@echo 'Settings: PYTHON=$(PYTHON) JOBS=$(JOBS) SEEDS=$(SEEDS) CLUSTER_SEEDS=$(CLUSTER_SEEDS) REPLICA_SEEDS=$(REPLICA_SEEDS) LOSS_SEEDS=$(LOSS_SEEDS) FIRST_SEED=$(FIRST_SEED) ROUNDS=$(ROUNDS) CHAOS_SECONDS=$(CHAOS_SECONDS) REPLICA_SECONDS=$(REPLICA_SECONDS)'
 
 setup: ## make .venv and install everything into it (again only when something changed)
 	@$(SETUP) full
@@ -43,10 +44,11 @@ check: setup ## format, lint, types and the quick tests: before every commit
 test: setup ## every test
 	$(RUN) -m pytest -n $(JOBS)
 
-sim: setup ## SEEDS simulated runs of a broker, CLUSTER_SEEDS of clusters, REPLICA_SEEDS with lost and rotten disks
+sim: setup ## SEEDS simulated runs of a broker, CLUSTER_SEEDS of clusters, REPLICA_SEEDS with lost disks, LOSS_SEEDS with lost records
 	$(RUN) -m tests.simulation.run broker --seeds $(SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 	$(RUN) -m tests.simulation.run cluster --seeds $(CLUSTER_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 	$(RUN) -m tests.simulation.run replicas --seeds $(REPLICA_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
+	$(RUN) -m tests.simulation.run losses --seeds $(LOSS_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 
 chaos: setup ## ROUNDS of kill -9 of a broker, CHAOS_SECONDS of it in a cluster, REPLICA_SECONDS with disks lost
 	$(RUN) -m tests.chaos.run --rounds $(ROUNDS)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from tests.simulation.seeded import SeededRun, play_seed
 
 SLIPS = (TypeError, AttributeError, NameError)
 
@@ -15,6 +19,17 @@ def shows(run: Callable[[], object]) -> bool:
         if slips := [found for found in _all_of(error) if isinstance(found, SLIPS)]:
             raise AssertionError("the planted bug does not fit the code that it is planted in") from slips[0]
         return True
+    return False
+
+
+def is_found(
+    plant: Callable[[], AbstractContextManager[Any]], world: type[SeededRun[Any]], seeds: int
+) -> bool:
+    """Whether one of the first `seeds` of a world shows it."""
+    for seed in range(seeds):
+        with plant():
+            if shows(lambda seed=seed: play_seed(world, seed)):  # type: ignore[misc]
+                return True
     return False
 
 

@@ -18,6 +18,7 @@ from unittest import mock
 
 from msgspec.structs import replace
 
+from ister import Log
 from ister.config import BrokerConfig
 from ister.errors import OffsetOutOfRange
 from ister.raft import driver
@@ -29,7 +30,7 @@ from tests.cluster.load import ClusterClients
 from tests.cluster.nemesis import Nemesis
 from tests.cluster.node import PEER_PORT, SECRET, ClusterNode, host_of
 from tests.cluster.watch import Watch
-from tests.simulation.seeded import FAULT_SECONDS, FINISH_SECONDS, SeededRun, Summary, play_seed
+from tests.simulation.seeded import FAULT_SECONDS, FINISH_SECONDS, SeededRun, Summary
 
 LEAST_HANDOFFS = 3
 
@@ -87,16 +88,22 @@ class ClusterRun(SeededRun[ClusterSummary]):
         self.dice: Random = loop.fork("run")
         self.network = SimNetwork(loop.fork("network"), trace=loop.trace)
         self.watch = self._make_watch()
-        self.size = 5 if loop.seed % 4 == 3 else 3
+        self.size = self._choose_size(loop.seed)
         self.config = self._make_config()
         self.nodes = [self._make_node(number) for number in range(1, self.size + 1)]
-        self.clients = ClusterClients(loop, self.network, self.history, [node.number for node in self.nodes])
+        self.clients = self._make_clients()
         self.nemesis = self._make_nemesis()
 
     # What a run is made of.
 
+    def _choose_size(self, seed: int) -> int:
+        return 5 if seed % 4 == 3 else 3
+
     def _make_watch(self) -> Watch:
         return Watch(self.history)
+
+    def _make_clients(self) -> ClusterClients:
+        return ClusterClients(self.loop, self.network, self.history, [node.number for node in self.nodes])
 
     def _make_nemesis(self) -> Nemesis:
         return Nemesis(self.loop, self.nodes, self.network, self.clients, self.history, self._make_node)
@@ -228,9 +235,7 @@ class ClusterRun(SeededRun[ClusterSummary]):
                 read = self.history.final(line, start)
             else:
                 read = self.history.reading(f"judge at {node.name}", line, start)
-            async with aclosing(log.read(name, start=start, max_bytes=1 << 20).frames()) as frames:
-                async for frame in frames:
-                    read.frames.append(self.clients.seen(frame))
+            await self._read_frames(log, name, read)
             if read.end_offset != end:
                 raise Violation("reads_are_gapless", f"{line} ends at {end}, reading at {read.end_offset}")
             self._compare(node, line, read)
@@ -240,6 +245,11 @@ class ClusterRun(SeededRun[ClusterSummary]):
                 first = next(f for f in read.frames if f.append_time_us >= found.append_time_us)
                 if at != first.base_offset:
                     raise Violation("offsets_at", f"{line} at {found.append_time_us}: {at}, not {first}")
+
+    async def _read_frames(self, log: Log, name: str, read: Read) -> None:
+        async with aclosing(log.read(name, start=read.start_offset, max_bytes=1 << 20).frames()) as frames:
+            async for frame in frames:
+                read.frames.append(self.clients.seen(frame))
 
     def _compare(self, node: ClusterNode, line: str, read: Read) -> None:
         final = self.history.finals[line]
@@ -268,7 +278,3 @@ class ClusterRun(SeededRun[ClusterSummary]):
             restores=self.watch.restores,
             joined=self.nemesis.joined,
         )
-
-
-def run_seed(seed: int) -> ClusterSummary:
-    return play_seed(ClusterRun, seed)

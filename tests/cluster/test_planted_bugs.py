@@ -16,10 +16,10 @@ from ister.testing import Loss
 from ister.testing.checkers import check_history
 from tests.cluster import planted, test_handoffs
 from tests.cluster.planted import FOUND_BY_SCHEDULE, FOUND_BY_SEEDS, Plant
-from tests.cluster.scenario import run_seed
+from tests.cluster.scenario import ClusterRun
 from tests.cluster.small import World, play
 from tests.cluster.test_handoffs import lead_elsewhere
-from tests.planting import shows
+from tests.planting import is_found, shows
 from tests.raft.cluster import Faults
 from tests.raft.random_run import RandomRun
 from tests.raft.transcript import FOLDER, Transcript
@@ -28,11 +28,7 @@ from tests.raft.transcript import FOLDER, Transcript
 @pytest.mark.slow
 @pytest.mark.parametrize("plant", FOUND_BY_SEEDS, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found_within_the_stated_number_of_seeds(plant: Plant) -> None:
-    for seed in range(FOUND_BY_SEEDS[plant]):
-        with plant():
-            if shows(lambda seed=seed: run_seed(seed)):  # type: ignore[misc]
-                return
-    pytest.fail(f"{plant.__name__} was not found by {FOUND_BY_SEEDS[plant]} seeds")
+    assert is_found(plant, ClusterRun, FOUND_BY_SEEDS[plant])
 
 
 def a_voter_is_started_again_and_asked_by_another_candidate() -> None:

@@ -75,8 +75,8 @@ class DurableCopies:
         was_damaged = key in self._damaged
         self._damaged.discard(key)
         self._seen.pop(key, None)
-        assert segment.end_offset is not None
-        is_whole = self.end_of(member, topic, segment) >= segment.end_offset
+        assert segment.data_end is not None
+        is_whole = self.end_of(member, topic, segment) >= segment.data_end
         if was_damaged and not is_whole:
             self._damaged.add(key)
         return is_whole

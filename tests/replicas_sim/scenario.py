@@ -28,7 +28,7 @@ from tests.cluster import load, scenario
 from tests.cluster.scenario import ClusterRun, ClusterSummary
 from tests.replicas_sim.nemesis import ReplicaNemesis
 from tests.replicas_sim.watch import ReplicaWatch
-from tests.simulation.seeded import FINISH_SECONDS, play_seed
+from tests.simulation.seeded import FINISH_SECONDS
 
 LEAST_FAILOVERS = 1
 
@@ -168,7 +168,3 @@ class ReplicatedRun(ClusterRun):
             wiped=self.nemesis.wiped,
             rotted=self.nemesis.rotted,
         )
-
-
-def run_seed(seed: int) -> ClusterSummary:
-    return play_seed(ReplicatedRun, seed)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.cluster.planted import Plant
-from tests.planting import shows
+from tests.planting import is_found, shows
 from tests.replicas_sim import planted, schedules
 from tests.replicas_sim.planted import FOUND_BY_SEEDS
-from tests.replicas_sim.scenario import run_seed
+from tests.replicas_sim.scenario import ReplicatedRun
 
 SCHEDULES: dict[Plant, Callable[[], None]] = {
     planted.a_restarted_leader_goes_on_appending: (
@@ -34,11 +34,7 @@ SCHEDULES: dict[Plant, Callable[[], None]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("plant", FOUND_BY_SEEDS, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found_within_the_stated_number_of_seeds(plant: Plant) -> None:
-    for seed in range(FOUND_BY_SEEDS[plant]):
-        with plant():
-            if shows(lambda seed=seed: run_seed(seed)):  # type: ignore[misc]
-                return
-    pytest.fail(f"{plant.__name__} was not found by {FOUND_BY_SEEDS[plant]} seeds")
+    assert is_found(plant, ReplicatedRun, FOUND_BY_SEEDS[plant])
 
 
 @pytest.mark.parametrize("plant", SCHEDULES, ids=lambda plant: plant.__name__)

@@ -77,6 +77,10 @@ class ReplicaWatch(Watch):
     def quorum_of(self, segment: SegmentState) -> int:
         return len(self._opened_with.get(segment.uid, segment.replicas)) // 2 + 1
 
+    def _quorum_at(self, segment: SegmentState, end: int) -> int:
+        """How many have to have what is acknowledged up to here."""
+        return self.quorum_of(segment)
+
     # Acknowledgements.
 
     def acknowledged(self, segment: Segment, node: int, base: int, header: FrameHeader) -> None:
@@ -96,7 +100,7 @@ class ReplicaWatch(Watch):
     def _check_held(self, topic: TopicState, state: SegmentState, base: int, header: FrameHeader) -> None:
         ends = {member: self.copies.end_of(member, topic, state) for member in self.replicas_of(state)}
         holders = [member for member, end in ends.items() if end >= base + header.count]
-        if len(holders) < self.quorum_of(state):
+        if len(holders) < self._quorum_at(state, base + header.count):
             shown = {node_of(member): end for member, end in ends.items()}
             self.history.violated(
                 f"invariant 1: offset {base} of {topic.key_of(state)} was acknowledged, and is durable on "

@@ -20,6 +20,7 @@ from ister.errors import (
     InvariantBroken,
     IsterError,
     OffsetOutOfRange,
+    RecordsLost,
     UnknownProducer,
     UnknownTopic,
 )
@@ -43,6 +44,7 @@ class Clients:
         self.strong: set[str] = set()
         self.may_not_read = False
         """Whether reads from the disk are failing now, or have been."""
+        self.never: tuple[type[IsterError], ...] = NEVER
         self.done = asyncio.Event()
         self.pause_s = 3.0
         self._values = 0
@@ -105,7 +107,7 @@ class Clients:
                 send.unknown(error)  # of several frames: the others may have been appended
         except IsterError as error:
             send.unknown(error)
-            if send.line in self.strong and isinstance(error, NEVER):
+            if send.line in self.strong and isinstance(error, self.never):
                 self.history.violated(f"{send.session} was told {error.code} for {send.line}: {error}")
         else:
             if isinstance(offsets, int):
@@ -114,6 +116,10 @@ class Clients:
                 offsets = list(offsets.offsets)
             assert isinstance(offsets, list | range)
             send.acknowledged(list(offsets))
+
+    def behind_loss(self, name: str, line: str, place: int, error: RecordsLost) -> int:
+        """Where a reader goes on that was told of a loss. Here nobody has given up anything."""
+        raise error
 
 
 def oversize(dice: Random) -> bytes:
@@ -229,6 +235,8 @@ async def follow(clients: Clients, name: str, topic: str, **options: Any) -> Non
                     place -= dice.randrange(len(read.frames[-1].values))
             except OffsetOutOfRange as error:
                 place = await _after_trim(clients, log, topic, name, place, error)
+            except RecordsLost as error:
+                place = clients.behind_loss(name, line, place, error)
             except (CorruptSegment, CorruptFrame) as error:
                 if not clients.may_not_read and line not in clients.history.excused:
                     clients.history.violated(f"{name} was told {error.code} at {place} of {line}: {error}")

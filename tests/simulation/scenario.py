@@ -25,7 +25,7 @@ from tests.simulation import load
 from tests.simulation.load import Clients
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.node import HOST, NodeDied, SimNode
-from tests.simulation.seeded import FAULT_SECONDS, SeededRun, Summary, play_seed
+from tests.simulation.seeded import FAULT_SECONDS, SeededRun, Summary
 
 LEAST_ROLLOVERS = 3
 
@@ -203,7 +203,3 @@ class BrokerRun(SeededRun[BrokerSummary]):
             rollovers=self.node.watch.rollovers,
             rotted=rotted,
         )
-
-
-def run_seed(seed: int) -> BrokerSummary:
-    return play_seed(BrokerRun, seed)

@@ -14,21 +14,17 @@ from ister.testing import Loss
 from ister.wal.group_commit import GroupCommit
 from ister.wal.recovery import marked
 from ister.wal.segment import Segment
-from tests.planting import shows
+from tests.planting import is_found, shows
 from tests.simulation import planted, test_found_bugs
 from tests.simulation.planted import FOUND_BY_SCHEDULE, FOUND_BY_SEEDS, Plant
-from tests.simulation.scenario import run_seed
+from tests.simulation.scenario import BrokerRun
 from tests.simulation.small import World, play
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plant", FOUND_BY_SEEDS, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found_within_the_stated_number_of_seeds(plant: Plant) -> None:
-    for seed in range(FOUND_BY_SEEDS[plant]):
-        with plant():
-            if shows(lambda seed=seed: run_seed(seed)):  # type: ignore[misc]
-                return
-    pytest.fail(f"{plant.__name__} was not found by {FOUND_BY_SEEDS[plant]} seeds")
+    assert is_found(plant, BrokerRun, FOUND_BY_SEEDS[plant])
 
 
 def recovered_bytes_meet_a_power_cut() -> None:

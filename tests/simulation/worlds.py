@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tests.cluster.scenario import ClusterRun
+from tests.losses_sim.scenario import LossRun
 from tests.replicas_sim.scenario import ReplicatedRun
 from tests.simulation.scenario import BrokerRun
 from tests.simulation.seeded import SeededRun
 
 WORLDS: dict[str, type[SeededRun[Any]]] = {
-    kind.world: kind for kind in (BrokerRun, ClusterRun, ReplicatedRun)
+    kind.world: kind for kind in (BrokerRun, ClusterRun, ReplicatedRun, LossRun)
 }

@@ -2,7 +2,8 @@
 
 Each checker is a function over one `History`; it returns nothing and raises `Violation` with the offsets
 and values that prove it. `check_history` runs them all. They judge only what clients saw, so the same ones
-serve a simulation, a cluster under chaos, and a user's own tests.
+serve a simulation, a cluster under chaos, and a user's own tests. What an operator gave up (`History.lost`)
+is readable to nobody, and its offsets are nobody else's: who was told of it reads on right behind it.
 
 | checker | promise |
 |---|---|
@@ -53,8 +54,8 @@ def acknowledged_is_readable(history: History) -> None:
             continue  # the line was deleted
         values = found[send.line]
         for offset, value in zip(send.offsets, send.values, strict=True):
-            if offset < final.start_offset:
-                continue  # trimmed by retention
+            if offset < final.start_offset or history.loss_at(send.line, offset):
+                continue  # trimmed by retention, or given up
             if offset >= final.end_offset:
                 raise Violation(
                     "acknowledged_is_readable",
@@ -87,8 +88,8 @@ def no_duplicates(history: History) -> None:
     for line, rows in _rows_by_line(history).items():
         places: dict[bytes, int] = {}
         for offset, value, where in rows:
-            if value is None or value in twice_allowed:
-                continue
+            if value is None or value in twice_allowed or history.loss_at(line, offset):
+                continue  # who had sent what was given up may send it again
             if places.setdefault(value, offset) != offset:
                 raise Violation(
                     "no_duplicates",
@@ -100,6 +101,8 @@ def reads_are_gapless(history: History) -> None:
     for read in _reads(history):
         expected = read.start_offset
         for place, frame in enumerate(read.frames):
+            for start, end in read.told_lost:
+                expected = end if start <= expected < end else expected
             first = place == 0 and frame.base_offset <= expected < frame.end_offset
             if frame.base_offset != expected and not first:
                 raise Violation(
@@ -183,11 +186,14 @@ def sequences_are_in_order(history: History) -> None:
         if line in history.excused:
             continue
         following: dict[int, int] = {}
+        gone = [lost.start_offset for lost in history.lost.get(line, ()) if lost.was_sealed]
         for frame in final.frames:
             if not frame.producer_id:
                 continue
             expected = following.get(frame.producer_id, frame.sequence)
             whole_line = final.start_offset == 0 and frame.producer_id not in following
+            if gone and frame.base_offset > gone[0] and frame.sequence > following.get(frame.producer_id, -1):
+                expected, whole_line = frame.sequence, False  # some of its frames may be among those
             if frame.sequence != (0 if whole_line else expected):
                 raise Violation(
                     "sequences_are_in_order",

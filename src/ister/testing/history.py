@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 
 class Outcome(Enum):
@@ -79,6 +80,8 @@ class Read:
     start_offset: int
     frames: list[SeenFrame] = field(default_factory=list)
     is_final: bool = False
+    told_lost: list[tuple[int, int]] = field(default_factory=list)
+    """Offsets of which it was told that they are lost, and behind which it went on."""
 
     @property
     def end_offset(self) -> int:
@@ -89,6 +92,15 @@ class Read:
         return (row for frame in self.frames for row in frame.rows() if row[0] >= self.start_offset)
 
 
+class Lost(NamedTuple):
+    """Offsets that an operator gave up (F6): nobody gets their records, and no other record gets them."""
+
+    start_offset: int
+    end_offset: int
+    was_sealed: bool = False
+    """What producers had sent is known all the same: they go on behind the loss."""
+
+
 class History:
     """Everything that the clients of one run did and saw."""
 
@@ -97,6 +109,8 @@ class History:
         self.reads: list[Read] = []
         self.finals: dict[str, Read] = {}
         self.excused: dict[str, str] = {}
+        self.lost: dict[str, list[Lost]] = {}
+        """By line: what was given up, in the order of offsets."""
         self.violations: list[str] = []
 
     def sending(
@@ -127,6 +141,11 @@ class History:
     def excuse(self, line: str, why: str) -> None:
         """Judge this line no more: its topic was told to be weak, and power was lost (P6)."""
         self.excused.setdefault(line, why)
+
+    def loss_at(self, line: str, offset: int) -> Lost | None:
+        """The offsets that were given up, if this is one of them."""
+        ranges = self.lost.get(line, ())
+        return next((lost for lost in ranges if lost.start_offset <= offset < lost.end_offset), None)
 
     def violated(self, what: str) -> None:
         """Something that a watcher saw in passing and that must never be."""

@@ -1,0 +1,1 @@
+"""Simulated clusters whose operator gives records up (F6)."""
