@@ -96,9 +96,11 @@ class Peers:
         wanted = {node.member: node for node in nodes if node.member != myself}
         for member in [member for member in self._links if member not in wanted]:
             self._links.pop(member).stop()
+        moved: list[int] = []
         for member, bulk in list(self._bulk.items()):
             if member not in wanted or bulk.address != address_of_peer(wanted[member]):
                 self._bulk.pop(member).stop()
+                moved.append(member)
         self._strangers.clear()
         for member, node in wanted.items():
             link = self._links.get(member)
@@ -107,6 +109,8 @@ class Peers:
                 if link is not None:
                     self._links[member].said = link.said
                     link.stop()
+        for member in moved:
+            self.bulk(member)  # those who follow there may wait for nothing but a question
 
     def heard_from(self, hello: PeerHello) -> None:
         """It is up, and says where it is: no need to wait before dialling it there."""

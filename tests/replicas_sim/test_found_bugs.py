@@ -207,7 +207,7 @@ def test_rot_that_a_search_by_time_meets_is_not_told_to_the_reader() -> None:
             path = world.path(world.segment()) + ".log"
             world.nodes[leader].disk.rot(path, 8)
             assert await log.offsets_at("t", 1) == 0
-        assert world.segment().segment == 2
+        await world.until(lambda: world.segment().segment == 2)
         await world.judge("t")
 
     play(script)

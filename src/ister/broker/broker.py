@@ -10,6 +10,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+import msgspec
+
 from ister.broker.applying import Applying
 from ister.broker.creating import Creation
 from ister.broker.data_directory import DirectoryIdentity, claim_directory
@@ -375,7 +377,13 @@ class Broker:
                 await topic.ensure_open()
             except IsterError as error:
                 log.warning("described without its open segment: %s", error)
-        return describe_topic(self, topic, await ask_about(self, topic) if with_segments else None)
+        found = describe_topic(self, topic, await ask_about(self, topic) if with_segments else None)
+        if with_segments and found.end_is_known and topic.leads:
+            try:
+                await topic.confirmed_end()
+            except IsterError:  # this node may have been replaced, and not have heard of it
+                found = msgspec.structs.replace(found, end_is_known=False)
+        return found
 
     # For tests.
 

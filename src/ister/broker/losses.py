@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -154,6 +155,7 @@ class Losses:
         wrong = self._what_is_wrong(state, segment, hearing)
         about_to = "" if hearing and not segment.recovery else self._who_is_about_to(state, segment)
         refusal = obstacle or self._why_kept(state, segment, hearing) or about_to or reach.refusal
+        refusal = refusal or _who_may_have_it(state.key_of(segment), fenced)
         replicas = [self._replica(segment, member, fenced.get(member)) for member in segment.replicas]
         silent = [one.node_id for one in replicas if one.state == "silent"]
         known_end = max(reach.known_end, *(found.end_offset for found in known))
@@ -388,6 +390,17 @@ def _check_shown(found: TopicRecovery, request: RecoverTopic, again: str) -> Non
             f"{request.lost_from} on were shown",
             hint=again,
         )
+
+
+def _who_may_have_it(key: str, fenced: Mapping[int, FenceAnswer | str]) -> str:
+    """A replica that is up, and did not say what it has; empty if there is none."""
+    for member, said in fenced.items():
+        if isinstance(said, str):
+            return (
+                f"node {node_of(member)} is up and may have more of {key}, but did not say ({said}): mend "
+                f"that, or stop it for good"
+            )
+    return ""
 
 
 def _accepted(found: TopicRecovery, lost_from: int, lost_end: int) -> TopicRecovery:

@@ -210,8 +210,8 @@ def _stuck(broker: Broker, topics: list[TopicState], standings: Mapping[int, Sta
     return Problem(
         "topics-wait",
         what,
-        f"start {_to_start(broker, away)} with the old --data-dir; if that is gone for good, "
-        f"`ister topic recover {topics[0].name}` says what would be lost",
+        f"{_to_start(broker, away, '; if that is gone for good, ')}`ister topic recover {topics[0].name}` "
+        f"says what would be lost",
     )
 
 
@@ -239,14 +239,15 @@ def _waits_for(broker: Broker, away: list[int], topics: list[TopicState]) -> Pro
         f"{len(segment.replicas)} replicas of {topics[0].key_of(segment)} answer, {quorum} have to "
         f"acknowledge{_who(broker, away)}"
     )
-    action = f"start {_to_start(broker, away)} with the old --data-dir"
+    actions = [_to_start(broker, away)]
     able = sum(map(metadata.is_alive, metadata.state.active_members))
     goes_on = _has_majority(broker) and able >= quorum
     if goes_on and all(_may_recover(broker, topic.open_segment) for topic in topics):
         seconds = max(broker.config.quorum_timeout_ms, broker.config.replica_lost_ms) / 1000
         whose = "it other nodes take its" if len(away) == 1 else "them other nodes take their"
-        action += f"; after {seconds:g} s without {whose} place"
-    return Problem("topics-wait", what, action)
+        actions.append(f"after {seconds:g} s without {whose} place")
+    wait = "more nodes have to be up for others to take their place"
+    return Problem("topics-wait", what, "; ".join(filter(None, actions)) or wait)
 
 
 def _who(broker: Broker, away: list[int]) -> str:
@@ -258,9 +259,10 @@ def _who(broker: Broker, away: list[int]) -> str:
     return f"{said}; on disks that left the cluster: {_nodes(gone)}" if gone else said
 
 
-def _to_start(broker: Broker, away: list[int]) -> str:
-    back = [member for member in away if broker.metadata.state.is_active(member)]
-    return _nodes([node_of(member) for member in back or away])
+def _to_start(broker: Broker, away: list[int], then: str = "") -> str:
+    """Empty if none of these can come back: a disk that left the cluster is not let in again (I2)."""
+    back = [node_of(member) for member in away if broker.metadata.state.is_active(member)]
+    return f"start {_nodes(back)} with the old --data-dir{then}" if back else ""
 
 
 def _damaged(broker: Broker, standings: Mapping[int, Standing]) -> list[Problem]:

@@ -16,6 +16,7 @@ import logging
 from ister.broker import handoff as steps
 from ister.broker.sealing import make_seal
 from ister.broker.storage import Storage
+from ister.broker.storage_faults import doubt
 from ister.broker.topic_opening import FAULT_RETRY_SECONDS
 from ister.broker.topic_replication import ReplicatedTopic
 from ister.errors import InvariantBroken, IsterError, invariant
@@ -163,6 +164,9 @@ class HandingOffTopic(ReplicatedTopic):
             return None
         # One that is no longer in the chain was trimmed, and so was sealed before.
         end = segment.committed_end
+        if state is None and segment.replication is not None and not segment.is_idle:
+            # By others perhaps, and further on: what waits may be in the line, and must not be sent again.
+            segment.refuse_waiting(doubt(segment, "it was sealed by others, and trimmed since"))
         if state is not None and state.end_offset is not None:
             end = state.end_offset
             level = logging.DEBUG if state.sealed_by == self._storage.member else logging.WARNING

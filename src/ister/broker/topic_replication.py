@@ -23,6 +23,7 @@ from ister.protocol.peer import node_of
 from ister.replication.follower import Known
 from ister.replication.leader import Behind, Leading
 from ister.wal.followed import FollowedSegment
+from ister.wal.recovery import Synced
 from ister.wal.segment import Segment
 from ister.wal.sink import Waiting
 
@@ -162,7 +163,7 @@ class ReplicatedTopic(OpenableTopic):
             return Known()
         self.lose("a recovery has fenced it")
         await segment.settled()
-        return Known(segment.committed_end, segment.durable_end)
+        return Known(segment.committed_end, Synced(segment.durable_end, segment.durable_position))
 
     def _found_damage(self, segment: Segment, error: CorruptSegment) -> None:
         """The others have it whole: they end the segment, and this copy is mended then. The only copy is

@@ -192,7 +192,8 @@ def _why_no_loss(topic: TopicState, nodes: Nodes, command: AcceptLoss) -> str:
 
 def accept_gone(index: int, topic: TopicState, nodes: Nodes, command: AcceptGone) -> Outcome:
     """Of sealed segments nothing but their records is lost: the chain and the producers stay as they are."""
-    named = [segment for segment in topic.segments if segment.uid in command.segments]
+    meant = set(command.segments)
+    named = [segment for segment in topic.segments if segment.uid in meant]
     left = [segment for segment in named if not segment.is_empty]
     if not left or len(named) < len(command.segments):
         detail = f"the segments of {topic.name} that were named are given up already, or are trimmed"

@@ -41,6 +41,8 @@ class UpsertNode(Command, frozen=True):
     replaced_starts: int = 0
     """The last start of that disk when it was found silent: one that came back since keeps its place, however
     long this was on its way. 0: not looked at."""
+    replaced: int = 0
+    """The member that this is: not whoever else has taken its place since. 0: not looked at."""
 
 
 class RemoveNode(Command, frozen=True):
@@ -49,6 +51,8 @@ class RemoveNode(Command, frozen=True):
     """An operator states that its disk is gone for good, and with it whatever only that one had."""
     starts: int = 0
     """Its last start then, as in `UpsertNode`."""
+    member: int = 0
+    """Which disk of the node is meant. 0: whichever it has."""
 
 
 class CreateTopic(Command, frozen=True):

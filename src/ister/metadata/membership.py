@@ -152,8 +152,8 @@ class Members:
 
         # Where clients find it, it says itself, when it is there: until then nothing is given to it.
         node = msgspec.structs.replace(node, client_host="", client_port=0)
-        replaced = known.starts if known is not None and known.disk_id != node.disk_id else 0
-        command = upsert_of(node, join.starts, replaces=join.replaces, replaced_starts=replaced)
+        replaced = known if known is not None and known.disk_id != node.disk_id else None
+        command = upsert_of(node, join.starts, replaces=join.replaces, replaced=replaced)
         outcome = await store.propose(command, ATTEMPT_SECONDS)
         if not outcome.ok:
             raise BadRequest(f"node {node.node_id} may not join: {outcome.detail}", hint=REPLACE_HINT)
@@ -230,20 +230,27 @@ class Members:
                 f"node {node_id} was not removed: it answers, so its disk is not gone",
                 hint="Leave --disk-gone away, or stop the node first.",
             )
-        outcome = await self._store.propose(RemoveNode(node_id, disk_gone, node.starts if disk_gone else 0))
+        outcome = await self._store.propose(
+            RemoveNode(node_id, disk_gone, node.starts if disk_gone else 0, node.member)
+        )
         # One that is stale was done before: by another, or by an attempt of this call whose answer was lost.
         if outcome.result is Result.REFUSED:
             raise BadRequest(
                 f"node {node_id} was not removed: {outcome.detail}",
-                hint=self._why_not_removed(node_id),
+                hint=self._why_not_removed(node_id, disk_gone),
             )
         return NodeAnswer(node_id, "removed")
 
-    def _why_not_removed(self, node_id: int) -> str:
+    def _why_not_removed(self, node_id: int, disk_gone: bool) -> str:
         if node_id not in self._store.state.nodes:
             return "`ister node list` shows the nodes."
         if len(self._store.state.nodes) == 1:
             return "A cluster has at least one node; stop this one instead, and its data stays."
+        if disk_gone:
+            return (
+                "`ister cluster health` names the topics that it leads, and what they wait for. Of one that "
+                "no other node can recover, `ister topic recover TOPIC` says what would be lost."
+            )
         return (
             f"When `ister cluster health` is well, stop node {node_id}: within `replica_lost_ms` topics with "
             "other replicas go on without it, and it can be removed. What it alone has must be copied first "

@@ -463,7 +463,7 @@ class _Machine:
 
 
 def upsert_of(
-    node: NodeAddress, starts: int, *, replaces: bool = False, replaced_starts: int = 0
+    node: NodeAddress, starts: int, *, replaces: bool = False, replaced: NodeState | None = None
 ) -> UpsertNode:
     return UpsertNode(
         node.node_id,
@@ -474,7 +474,8 @@ def upsert_of(
         node.client_host,
         node.client_port,
         replaces,
-        replaced_starts,
+        replaced.starts if replaced is not None else 0,
+        replaced.member if replaced is not None else 0,
     )
 
 

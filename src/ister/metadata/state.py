@@ -186,7 +186,10 @@ class ClusterState:
             # announces itself must not push out the one that has its place.
             if told.client_port:
                 return f"node {told.node_id} is in the cluster on another disk"
-            if command.replaced_starts not in (0, known.starts):
+            if command.replaced and command.replaced != known.member:
+                return f"node {told.node_id} is on another disk by now than the one that was to be replaced"
+            is_looked_at = command.replaced or command.replaced_starts
+            if is_looked_at and command.replaced_starts != known.starts:
                 return f"node {told.node_id} has come back on the disk that was to be replaced"
             only_copy = "" if command.replaces else self._only_copy(known.member)
             return f"node {told.node_id} has {only_copy}, on another disk" if only_copy else ""
@@ -202,7 +205,10 @@ class ClusterState:
         if command.node_id not in self.nodes:
             return Outcome(Result.STALE, index, f"there is no node {command.node_id}")
         member, starts = self.nodes[command.node_id].member, self.nodes[command.node_id].starts
-        if command.starts not in (0, starts):
+        if command.member and command.member != member:
+            return Outcome(Result.STALE, index, f"node {command.node_id} is on another disk by now")
+        is_looked_at = command.starts or (command.disk_gone and command.member)
+        if is_looked_at and command.starts != starts:
             return Outcome(Result.REFUSED, index, f"node {command.node_id} has come back meanwhile")
         where = self._holds_open(member) or ("" if command.disk_gone else self._only_copy(member))
         if where:
@@ -226,8 +232,11 @@ class ClusterState:
             for segment in topic.segments:
                 if member not in segment.replicas or segment.is_empty:
                     continue
-                if not any(other != member and self.is_active(other) for other in segment.replicas):
+                others = sum(other != member and self.is_active(other) for other in segment.replicas)
+                if not others:
                     return f"the last copy of {topic.key_of(segment)}"
+                if not segment.is_sealed and others < len(segment.replicas) - len(segment.replicas) // 2:
+                    return f"one of the last {others + 1} copies of {topic.key_of(segment)}, which is open"
         return ""
 
     def skip(self, index: int) -> None:

@@ -164,7 +164,8 @@ class Completions:
         """Whether this very process led the segment to its end."""
         segment = place.segment
         is_own = segment.leader == self._member and segment.sealed_by == self._member
-        return is_own and not segment.recovery and segment.lost_from is None
+        # Before the first look this is a start that hears again of what an earlier process did.
+        return self._has_looked and is_own and not segment.recovery and segment.lost_from is None
 
     def _look(self, place: Place) -> None:
         if place.segment.uid not in self._troubles:
@@ -210,7 +211,10 @@ class Completions:
         try:
             while (trouble := self._troubles.get(uid)) is not None:
                 found = self._copies.place(topic_uid, uid)
-                if found is None or self._member not in found.segment.replicas:
+                if found is None:
+                    await self._copies.forget({uid})  # sealed and trimmed before this was looked at
+                    break
+                if self._member not in found.segment.replicas:
                     break
                 if trouble.is_served and len(found.segment.replicas) == 1:  # it is reported while it is there
                     await asyncio.sleep(LONGEST_PAUSE_SECONDS)

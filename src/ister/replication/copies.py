@@ -26,6 +26,7 @@ from ister.errors import (
 )
 from ister.io.clock import Clock
 from ister.io.disk import Disk
+from ister.metadata.nodes import is_in_cluster
 from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.store import MetadataStore
 from ister.protocol.codec import decode_header, encode_header
@@ -43,7 +44,7 @@ from ister.replication.sources import Ask, CheckedReads, Sources
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import GroupCommit
 from ister.wal.leases import Leases
-from ister.wal.recovery import Recovered, SegmentIdentity, create, recover
+from ister.wal.recovery import Recovered, SegmentIdentity, Synced, create, recover
 from ister.wal.tail import HotTail
 
 log = logging.getLogger("ister.replication.copies")
@@ -107,6 +108,10 @@ class Copies:
     def place(self, topic_uid: int, segment_uid: int) -> Place | None:
         return self._places.place(topic_uid, segment_uid)
 
+    def is_kept(self, segment: SegmentState) -> bool:
+        """Whether a disk that is in the cluster has this sealed segment, or is to have it."""
+        return any(is_in_cluster(self._metadata.state.nodes, member) for member in segment.replicas)
+
     def follower(self, segment_uid: int) -> FollowedSegment | None:
         """The log of a segment that is followed here, for readers."""
         return self.followers.log_of(segment_uid)
@@ -141,7 +146,7 @@ class Copies:
             self.close_fenced(state.uid)
             found = await run_to_end(
                 self._disk,
-                lambda: _fence(self._disk, place, request.recovery, is_leader, known.synced_end),
+                lambda: _fence(self._disk, place, request.recovery, is_leader, known.synced),
                 Recovered.close,
             )
             self._fenced[state.uid] = found
@@ -239,15 +244,13 @@ class Copies:
     async def _stop(self, place: Place, recovery: int) -> Known:
         """Nothing is taken any more, and nothing is being written."""
         uid = place.segment.uid
-        commit, synced_end = self.commit_known.get(uid, 0), None
         if place.segment.leader == self._member:
             known = await self._leader.stop_leading(place.topic.uid, uid)
-            commit, synced_end = max(commit, known.commit_end), known.synced_end
         else:
             known = await self.followers.refuse(uid, Refusal.FENCED, recovery)
-            commit, synced_end = max(commit, known.commit_end), known.synced_end
+        commit = max(self.commit_known.get(uid, 0), known.commit_end)
         self.commit_known[uid] = commit
-        return Known(commit, synced_end)
+        return Known(commit, known.synced)
 
     # The end of a segment.
 
@@ -273,6 +276,13 @@ class Copies:
     async def forget_all_but(self, segment_uids: set[int]) -> None:
         """Only these are open and followed here."""
         gone = set(self.followers.segments - segment_uids)
+        topics = self._metadata.state.topics.values()
+        there = [(topic.uid, one.uid) for topic in topics for one in topic.segments if one.uid in gone]
+        for topic_uid, uid in there:
+            place = self.place(topic_uid, uid)
+            if place is not None and place.segment.is_sealed:
+                gone.discard(uid)
+                await self.sealed(place)  # which remembers what F3 asks for
         if kept := self.commit_known.keys() | self._fenced.keys():
             topics = self._metadata.state.topics.values()
             gone |= kept - {segment.uid for topic in topics for segment in topic.segments}
@@ -280,17 +290,20 @@ class Copies:
 
     async def close(self) -> None:
         await self.followers.close()
+        for uid in list(self._fenced):
+            async with self.lock(uid):
+                self.close_fenced(uid)
 
 
 def _fence(
-    disk: Disk, place: Place, recovery: int, is_leader: bool, synced_end: int | None = None
+    disk: Disk, place: Place, recovery: int, is_leader: bool, synced: Synced | None = None
 ) -> Recovered:
     """Make what is there durable, and the promise. The promise comes first: a crash in between is no harm."""
     identity, state = place.identity, place.segment
     _promise(disk, place, recovery)
     carried, time_us = state.carried_producers, state.carried_append_time_us
     if not disk.exists(identity.path + ".log"):
-        if is_leader and state.log_exists:
+        if (is_leader and state.log_exists) or (synced is not None and synced.position):
             raise CorruptSegment(f"the log of {identity.key} was here, and is not")
         return create(disk, identity, carried, time_us)
     return recover(
@@ -300,7 +313,7 @@ def _fence(
         time_us,
         is_follower=not is_leader,
         is_replicated=True,
-        synced_end=synced_end,
+        synced=synced,
     )
 
 

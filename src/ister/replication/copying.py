@@ -177,13 +177,13 @@ def _remove_logs(disk: Disk, path: str) -> None:
 
 
 def _put_in_place(disk: Disk, aside: str, path: str) -> None:
-    """After a crash at any step there is a whole log, with checkpoints of its own or none."""
+    """The checkpoints first: they are true of either log, since copies have the same bytes at the same
+    positions, and damage in a log with checkpoints behind it is never taken for its end. A log that ends
+    short of them, or is not there, is an error, and is replaced."""
     directory = parent(path)
-    disk.remove(path + ".side")
+    disk.rename(aside + ".side", path + ".side")
     disk.sync_directory(directory)
     disk.rename(aside + ".log", path + ".log")
-    disk.sync_directory(directory)
-    disk.rename(aside + ".side", path + ".side")
     disk.sync_directory(directory)
 
 

@@ -27,7 +27,7 @@ from ister.protocol.replication import Refusal, Replicate, Replicated
 from ister.replication.counters import ReplicationCounters
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import FlushJob
-from ister.wal.recovery import uid_of
+from ister.wal.recovery import Synced, uid_of
 from ister.wal.segment import Segment
 from ister.wal.tail import Bytes
 
@@ -41,7 +41,7 @@ class Known(NamedTuple):
 
     commit_end: int = 0
     """What is committed, here or not."""
-    synced_end: int | None = None
+    synced: Synced | None = None
     """What it has synced and answered for; None if it did not have the log open."""
 
 
@@ -250,7 +250,9 @@ class Follower:
     async def known(self) -> Known:
         """Of one that was refused: what it knows, once nothing is being written."""
         await self.close()
-        return Known(self.log.known_commit, self.log.durable_end) if self.log is not None else Known()
+        if self.log is None:
+            return Known()
+        return Known(self.log.known_commit, Synced(self.log.durable_end, self.log.durable_position))
 
     async def close(self) -> None:
         """Wait for what is being written, and let go of the files."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Set
 from contextlib import AbstractAsyncContextManager
 
 from ister.callers import Caller
-from ister.errors import SegmentFenced, UnknownTopic
+from ister.errors import CorruptSegment, SegmentFenced, UnknownTopic
 from ister.io.disk import Disk
 from ister.protocol.codec import decode_header
 from ister.protocol.replication import Refusal, Replicate
@@ -25,7 +25,7 @@ from ister.replication.places import Place, Places
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import GroupCommit
 from ister.wal.leases import Leases
-from ister.wal.recovery import Recovered, create, recover
+from ister.wal.recovery import Recovered, Synced, create, recover
 from ister.wal.segment import FsyncPolicy
 from ister.wal.tail import HotTail
 
@@ -131,7 +131,7 @@ class Followers:
             policy = FsyncPolicy(message.fsync) if follower.is_led_by(caller) else FsyncPolicy.FSYNC
             known = self._known.get(state.uid, Known())
             recovered = await run_to_end(
-                self._disk, lambda: _open_copy(self._disk, place, known.synced_end), Recovered.close
+                self._disk, lambda: _open_copy(self._disk, place, known.synced), Recovered.close
             )
             opened = FollowedSegment(
                 place.identity,
@@ -154,7 +154,7 @@ class Followers:
         if follower is not None:
             follower.refuse(refusal, recovery)
             known = await follower.known()
-        return self._known.get(segment_uid, known) if known.synced_end is None else known
+        return self._known.get(segment_uid, known) if known.synced is None else known
 
     async def end(self, segment_uid: int, refusal: Refusal) -> Known:
         """The same of one that is not followed any more."""
@@ -163,7 +163,7 @@ class Followers:
         if follower is not None:
             follower.refuse(refusal, 0)
             told = await follower.known()
-            known = known if told.synced_end is None else told
+            known = known if told.synced is None else told
         self._disk_faults.pop(segment_uid, None)  # not before: what was being written may have failed
         return known
 
@@ -172,7 +172,7 @@ class Followers:
             await self.end(uid, Refusal.STORAGE)
 
 
-def _open_copy(disk: Disk, place: Place, synced_end: int | None) -> Recovered:
+def _open_copy(disk: Disk, place: Place, synced: Synced | None) -> Recovered:
     """The log of a segment that another node leads, to go on with it; a new one if there is none."""
     identity, state = place.identity, place.segment
     fence = read_fence(disk, identity.path)
@@ -181,5 +181,7 @@ def _open_copy(disk: Disk, place: Place, synced_end: int | None) -> Recovered:
     carried, time_us = state.carried_producers, state.carried_append_time_us
     disk.make_directory(identity.path.rpartition("/")[0])
     if disk.exists(identity.path + ".log"):
-        return recover(disk, identity, carried, time_us, is_follower=True, synced_end=synced_end)
+        return recover(disk, identity, carried, time_us, is_follower=True, synced=synced)
+    if synced is not None and synced.position:
+        raise CorruptSegment(f"the log of {identity.key} was here, and is not")
     return create(disk, identity, carried, time_us)

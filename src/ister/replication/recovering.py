@@ -333,6 +333,11 @@ class Recoveries:
 
     def restored(self) -> None:
         """Much of the metadata came at once."""
+        for uid, (topic_uid, _) in list(self._given_up.items()):
+            place = self._home.copies.place(topic_uid, uid)
+            if place is None or place.segment.is_sealed:
+                self._given_up.pop(uid, None)
+                self._resting.pop(uid, None)
         for uid, attempt in list(self._running.items()):
             place = self._home.copies.place(attempt.topic_uid, uid)
             if place is None:

@@ -154,6 +154,11 @@ class SealedCopies:
             place = copies.place(topic_uid, segment_uid)  # as it is now: others had the lock
             if place is None or self._member in place.segment.replicas or is_wanted(segment_uid):
                 return
+            if not place.segment.is_empty and not copies.is_kept(place.segment):
+                log.warning(
+                    "%s is on no disk that is in the cluster: what is here of it stays", place.identity.key
+                )
+                return
             path = place.identity.path
             copies.close_fenced(segment_uid)
             copies.commit_known.pop(segment_uid, None)

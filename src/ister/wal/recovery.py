@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ister.errors import CorruptSegment
 from ister.frame import (
@@ -127,6 +128,13 @@ def create(
     )
 
 
+class Synced(NamedTuple):
+    """How far a process that had a log open has synced it, and answered for it."""
+
+    end_offset: int
+    position: int
+
+
 def recover(
     disk: Disk,
     identity: SegmentIdentity,
@@ -137,16 +145,16 @@ def recover(
     cut_at: int | None = None,
     is_follower: bool = False,
     is_replicated: bool = False,
-    synced_end: int | None = None,
+    synced: Synced | None = None,
 ) -> Recovered:
     """Open a segment that exists. `carried` is what the seal before it brought: producers, append time.
 
     A sealed segment must reach its end, and is clipped there (F3). `cut_at` is the committed end in memory of
     a process that goes on after a failed write: the log must reach it too, and frames past it must not come
     back. `is_follower` says that another node led: the marks in the frames prove nothing here. With it, or
-    with `is_replicated`, a tail that is cut is remembered (`ister.wal.doubts`); but not one past
-    `synced_end`, up to which this very process has answered for the log: a failed write left it, and nobody
-    was told of it.
+    with `is_replicated`, a tail that is cut is remembered (`ister.wal.doubts`); but not one past what this
+    very process has `synced` and answered for: a failed write left it, and nobody was told of it. A log that
+    ends before that is in doubt, however clean its end.
     """
     try:
         file = disk.open(identity.path + ".log")
@@ -166,10 +174,10 @@ def recover(
         if must_reach is not None and state.end_offset < must_reach:
             raise _too_short(identity, state.end_offset, must_reach)
         if sealed_end is None:
-            if synced_end is not None and state.end_offset >= synced_end:
-                state.in_doubt = False
+            if synced is not None:
+                state.in_doubt = state.end_offset < synced.end_offset
             if is_follower or is_replicated:
-                _settle_doubt(disk, identity, state)
+                _settle_doubt(disk, identity, state, synced.position if synced is not None else 0)
             make_durable(disk, identity, state, checkpointed)
             if state.position > checkpointed:
                 state.checkpoint()
@@ -360,10 +368,11 @@ def _find_proof(
     return None
 
 
-def _settle_doubt(disk: Disk, identity: SegmentIdentity, state: Recovered) -> None:
+def _settle_doubt(disk: Disk, identity: SegmentIdentity, state: Recovered, synced_position: int) -> None:
     """A tail that is about to be cut is remembered first; one that was cut, until the log has it again."""
     known = doubtful_until(disk, identity.path)
-    state.doubtful_until = max(known, state.position + state.cut_bytes if state.in_doubt else 0)
+    used = max(state.position + state.cut_bytes, synced_position)
+    state.doubtful_until = max(known, used if state.in_doubt else 0)
     if state.in_doubt:  # written again if it is known: what can be read may not be durable (P2)
         remember_doubt(disk, identity.path, state.doubtful_until)
     state.in_doubt = state.position < state.doubtful_until
