@@ -237,7 +237,7 @@ class DataDirectoryError(IsterError):
 class AddressInUse(IsterError):
     code = "address-in-use"
     wire = 23
-    default_hint = "Stop what listens there, or choose another port with --client-port."
+    default_hint = "Stop what listens there, or choose another port."
 
 
 class ConnectionFailed(IsterError):

@@ -386,4 +386,5 @@ def test_a_taken_port_is_named_and_the_directory_is_let_go(which: str, tmp_path:
     assert type(error) is AddressInUse
     assert f"127.0.0.1:{port} is already in use" in error.message
     assert f"--{which.replace('_', '-')}" in error.hint
+    assert not list(tmp_path.glob("raft/*")), "it has not come so far as to join a cluster, or to found one"
     fill(tmp_path)

@@ -164,6 +164,12 @@ def test_the_range_is_shown_and_the_statement_that_the_node_is_stopped_is_demand
     assert "--node-stopped" in outcome.err
 
 
+def test_nobody_is_to_be_stopped_where_the_disks_have_left_the_cluster(cli: Ister, log: FakeLog) -> None:
+    log.recovery = msgspec.structs.replace(WAITS, silent=[], leader_starts=0)
+    assert cli(*ASKED, "--accept-loss", "--yes").code == 0
+    assert log.administered == [("accept_loss", 17, True)]
+
+
 def test_a_dry_run_says_what_would_be_lost_and_records_nothing(cli: Ister, log: FakeLog) -> None:
     outcome = cli(*ASKED, "--accept-loss", "--dry-run")
     assert (outcome.code, log.administered) == (0, [])

@@ -99,7 +99,8 @@ def _problems(
                 "no-metadata-leader",
                 f"node {broker.config.node_id} sees {alive} of {len(voters)} voters, "
                 f"{status.membership.quorum} are needed: no topic can be made or handed off",
-                "start the voters that are down, or mend the network between them",
+                "start the voters that are down, or mend the network between them; without so many of them "
+                "nothing can be changed, and no record be given up",
             )
         )
     for node in dead:

@@ -192,7 +192,10 @@ class _Way:
         forwarder = self._forwarder
         node = forwarder.find(self._member)
         if node is None:
-            raise self._unreachable("it is no longer in the cluster, or came back with another disk")
+            raise self._unreachable(
+                "it is no longer in the cluster, or came back with another disk",
+                hint="`ister topic recover TOPIC` says what is lost with that disk, and what can be done.",
+            )
         address = Address(node.client_host, node.client_port)
         hello = Hello(forwarder.hello.client, forwarder.cluster_id())
         try:
@@ -231,8 +234,8 @@ class _Way:
         for waiting in queue:
             waiting.waiter.returned(error.again())
 
-    def _unreachable(self, why: str) -> NodeUnreachable:
-        return NodeUnreachable(f"node {node_of(self._member)} cannot be reached: {why}")
+    def _unreachable(self, why: str, hint: str | None = None) -> NodeUnreachable:
+        return NodeUnreachable(f"node {node_of(self._member)} cannot be reached: {why}", hint=hint)
 
     def close(self) -> None:
         self._closed = True

@@ -160,7 +160,8 @@ class Losses:
         silent = [one.node_id for one in replicas if one.state == "silent"]
         known_end = max(reach.known_end, *(found.end_offset for found in known))
         told = [found.recovery for found in known if found.recovery]
-        stands = "open" if not wrong else "recovering" if about_to or reach.is_enough else "waits"
+        goes_on = not obstacle and bool(about_to or reach.is_enough)
+        stands = "open" if not wrong else "recovering" if goes_on else "waits"
         fault = await self._fault(topic) if stands == "open" else ""
         left = gone.segments_of(state, self._broker.metadata.state.nodes)
         if left and stands == "open" and not fault:

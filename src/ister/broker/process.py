@@ -118,6 +118,7 @@ async def start(
     server = Server(broker, network, read_rss)
     broker.commits.after_cycle = server.flush
     try:
+        await _check_ports(network, config)
         await broker.start()
         await server.start()
         admin = _serve_metrics(broker, config)
@@ -135,6 +136,22 @@ async def start(
     peer_port = listener.address[1] if listener is not None else -1
     info = BrokerInfo(host, port, admin_port, disk.location, identity.cluster_id, identity.node_id, peer_port)
     return RunningBroker(broker, server, admin, info)
+
+
+async def _check_ports(network: TcpNetwork, config: BrokerConfig) -> None:
+    """A broker that joins a cluster, and then finds its port taken, would be a member that is down."""
+    for option, host, port in (
+        ("--peer-port", config.peer_host, config.peer_port),
+        ("--client-port", config.client_host, config.client_port),
+        ("--admin-port", config.admin_host, config.admin_port),
+    ):
+        if port > 0:
+            try:
+                (await network.listen(asyncio.BufferedProtocol, host, port)).close()
+            except AddressInUse as error:
+                raise AddressInUse(
+                    error.message, hint=f"Stop what listens there, or choose another port with {option}."
+                ) from error
 
 
 def _serve_metrics(broker: Broker, config: BrokerConfig) -> tuple[Any, threading.Thread] | None:

@@ -82,7 +82,7 @@ def _reasons(found: Shortage) -> list[str]:
     for node, count in sorted(found.unwritten.items()):
         reasons.append(f"node {node} cannot write {count} of them: {found.disks[node]}")
     if found.unplaced:
-        reasons.append(f"{_were(found.unplaced)} never made")
+        reasons.append(f"{found.unplaced:,} {'has' if found.unplaced == 1 else 'have'} no place yet")
     return reasons
 
 
@@ -159,7 +159,7 @@ def _going(
     why = "is down" if not broker.metadata.is_alive(leader) else "gave them up"
     what = f"node {node_of(leader)}, which leads {some([one.name for one in topics])}, {why}; "
     begun = [topic for topic in topics if topic.open_segment.recovery]
-    if not _has_majority(broker):
+    if not broker.metadata.has_majority:
         return Problem(
             "failover",
             f"{what}another replica takes over once the metadata has a leader",
@@ -178,12 +178,6 @@ def _going(
         what,
         "nothing, if it is over in a few seconds; else start the nodes that have not answered",
     )
-
-
-def _has_majority(broker: Broker) -> bool:
-    """Whether so many voters answer that the metadata can change: else nobody is replaced."""
-    membership = broker.metadata.status().membership
-    return sum(map(broker.metadata.is_alive, membership.voters)) >= membership.quorum
 
 
 def _of_recovery(broker: Broker, topic: TopicState, standings: Mapping[int, Standing]) -> str:
@@ -241,7 +235,7 @@ def _waits_for(broker: Broker, away: list[int], topics: list[TopicState]) -> Pro
     )
     actions = [_to_start(broker, away)]
     able = sum(map(metadata.is_alive, metadata.state.active_members))
-    goes_on = _has_majority(broker) and able >= quorum
+    goes_on = broker.metadata.has_majority and able >= quorum
     if goes_on and all(_may_recover(broker, topic.open_segment) for topic in topics):
         seconds = max(broker.config.quorum_timeout_ms, broker.config.replica_lost_ms) / 1000
         whose = "it other nodes take its" if len(away) == 1 else "them other nodes take their"
@@ -301,7 +295,7 @@ def _keys(broker: Broker) -> dict[int, str]:
 def _faults(broker: Broker, standings: Mapping[int, Standing]) -> list[Problem]:
     """Topics whose leader is up and does not take appends to them; but for those that wait for replicas."""
     found: list[Problem] = []
-    state, has_majority = broker.metadata.state, _has_majority(broker)
+    state, has_majority = broker.metadata.state, broker.metadata.has_majority
     for member, standing in sorted(standings.items()):
         broken: dict[str, str] = {}
         given_up: dict[str, str] = {}
@@ -339,7 +333,7 @@ def _faults(broker: Broker, standings: Mapping[int, Standing]) -> list[Problem]:
 def some(names: list[str], what: str = "topics") -> str:
     more = len(names) - _SHOWN
     shown = ", ".join(names[:_SHOWN])
-    return f"{shown} and {more} more {what}" if more > 0 else shown
+    return f"{shown} and {more} more {what if more > 1 else what.removesuffix('s')}" if more > 0 else shown
 
 
 def _nodes(nodes: list[int]) -> str:

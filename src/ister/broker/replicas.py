@@ -143,6 +143,9 @@ class NodeReplication:
         """Before a stop: let others lead what has other replicas, so that nobody has to find out that this
         node is gone. What cannot be handed over in time is recovered by them."""
         leading = [topic for topic in self._broker.topics.values() if topic.leads_replicas]
+        if leading and not self._broker.metadata.has_majority:
+            log.warning("too few voters answer: what this node leads is not handed over, others recover it")
+            return
         for topic in leading:
             topic.start_handoff()
         try:

@@ -107,6 +107,14 @@ async def enter_cluster(
             )
         known = answer.nodes
         identity = await save(msgspec.structs.replace(identity, cluster_id=answer.cluster_id))
+    elif identity.is_founder and config.join:
+        log.warning(
+            "--join %s is not used: %s is of cluster %s, which this node has founded. To join another one, "
+            "start it with an empty directory",
+            config.join,
+            disk.location,
+            identity.cluster_id,
+        )
     metadata.cluster_id = identity.cluster_id
     if identity.has_raft and not await disk.run(lambda: disk.exists("raft") and bool(disk.list("raft"))):
         raise DataDirectoryError(

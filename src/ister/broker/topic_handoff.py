@@ -128,6 +128,8 @@ class HandingOffTopic(ReplicatedTopic):
             return known  # by an earlier proposal, of which only the answer was lost
         seal = make_seal(self._storage, self.state, segment, end)
         proposal = asyncio.get_running_loop().create_task(self._storage.metadata.propose(seal))
+        # Nobody may be left to look at it: the chain overtook it, or the broker stops.
+        proposal.add_done_callback(lambda done: done.cancelled() or done.exception())
         if await self._is_overtaken(proposal, segment):
             return self._sealed_already(segment) or []
         try:
@@ -152,7 +154,6 @@ class HandingOffTopic(ReplicatedTopic):
             await asyncio.wait([proposal, turned], return_when=asyncio.FIRST_COMPLETED)
             turned.cancel()
             if not proposal.done() and self._segment is segment and self._current is None:
-                proposal.add_done_callback(lambda done: done.cancelled() or done.exception())
                 proposal.cancel()
                 return True
         return False

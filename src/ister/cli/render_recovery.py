@@ -107,7 +107,7 @@ def loss_shown(found: TopicRecovery) -> str:
 
 
 def _shown(ranges: Sequence[LostRecords]) -> list[str]:
-    return [_lost(one.from_offset, one.end_offset) for one in ranges]
+    return [_lost(one.from_offset, one.end_offset) for one in sorted(ranges, key=lambda one: one.from_offset)]
 
 
 def range_shown(found: TopicRecovery) -> str:
@@ -135,7 +135,8 @@ def _facts(found: TopicRecovery) -> list[tuple[str, str]]:
     elif len(found.replicas) == 1:
         facts.append(("recovery", f"none: only node {found.leader} can say where the segment ends"))
     facts.append(("known end", f"{grouped(found.known_end)}, as far as the nodes that answer have seen"))
-    facts.append(("reachable", f"up to offset {grouped(found.lost_from)}"))
+    if len(found.replicas) == 1 or any(one.end_offset >= 0 for one in found.replicas):
+        facts.append(("reachable", f"up to offset {grouped(found.lost_from)}"))
     if found.refusal:
         facts.append(("would be lost", f"nothing can be given up: {found.refusal}"))
     else:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ister.cli.render_recovery import LossView, RecoveryView
     from ister.client.log import Log
     from ister.protocol.messages import TopicDescription
+    from ister.protocol.recovery import TopicRecovery
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -217,16 +218,25 @@ def recover(
         return LossView(shown, shown, is_dry_run=True)
     if not terminal.wants_json:
         terminal.tell(f"to be recorded as lost in {shown.topic}: {loss_shown(shown)}")
-    if not node_stopped and not (shown.gone and not shown.gives_up_open):
-        silent = ", ".join(map(str, shown.silent or [shown.leader]))
-        raise click.UsageError(
-            f"what node {silent} has would be given up: stop it, for good, and state that with --node-stopped"
-        )
+    if shown.gives_up_open and not node_stopped:
+        node_stopped = _nobody_to_stop(shown)
     if not yes and not click.confirm("Give up these offsets for good?", err=True):
         terminal.tell("nothing was given up")
         raise click.exceptions.Exit(1)
     accepted = ask_broker(terminal, lambda log: log.accept_loss(shown, node_stopped=node_stopped), **PATIENT)
     return LossView(accepted, shown)
+
+
+def _nobody_to_stop(shown: TopicRecovery) -> bool:
+    """What is given up was on disks that left the cluster, and cannot come back. Else it is to be stated."""
+    nodes = shown.silent or ([shown.leader] if shown.leader_starts else [])
+    if not nodes:
+        return True
+    who, have, them = ("node", "has", "it") if len(nodes) == 1 else ("nodes", "have", "them")
+    raise click.UsageError(
+        f"what {who} {', '.join(map(str, nodes))} {have} would be given up: stop {them}, for good, and state "
+        "that with --node-stopped"
+    )
 
 
 @topic.command()

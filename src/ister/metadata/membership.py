@@ -95,7 +95,7 @@ class Members:
                 raise JoinFailed(
                     f"node {store.myself.node_id} could not join through {asked} within {timeout:g} s: "
                     f"{last.message}",
-                    hint=last.hint if isinstance(last, NodeIdInUse) else None,
+                    hint=last.hint if isinstance(last, NodeIdInUse | NotLeader) else None,
                 ) from last
             await asyncio.sleep(0.2)
 

@@ -330,6 +330,12 @@ class ReplicatedMetadata:
         """Whether a node answers; this one always does."""
         return member == self.member or self.peers.is_alive(member)
 
+    @property
+    def has_majority(self) -> bool:
+        """Whether so many voters answer this node that the metadata can change."""
+        membership = self.status().membership
+        return sum(map(self.is_alive, membership.voters)) >= membership.quorum
+
     def is_to_announce(self, member: int) -> bool:
         node = self.state.nodes.get(node_of(member))
         return node is not None and node.member == member and self.peers.starts_of(member) > node.starts

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol
 
 from ister.errors import (
@@ -129,16 +130,16 @@ class Attempt:
         match effect:
             case events.ProposeBegin():
                 failed: events.Event = events.BeginMissed(events.ProposalFault.FAILED)
-                self._start(self._tell_of(self._begin(), failed))
+                self._start(self._tell_of(self._begin, failed))
             case events.Fence(member, recovery):
                 failed = events.FenceMissed(member, events.FenceFault.UNREACHABLE)
-                self._start(self._tell_of(self._fence(member, recovery), failed))
+                self._start(self._tell_of(partial(self._fence, member, recovery), failed))
             case events.Copy():
                 failed = events.CopyMissed(effect.target, effect.source, events.CopyFault.TARGET)
-                self._start(self._tell_of(self._copy(effect), failed))
+                self._start(self._tell_of(partial(self._copy, effect), failed))
             case events.ProposeSeal():
                 failed = events.SealMissed(events.ProposalFault.FAILED)
-                self._start(self._tell_of(self._seal(effect), failed))
+                self._start(self._tell_of(partial(self._seal, effect), failed))
             case events.Done() | events.GiveUp():
                 self.ended = effect
 
@@ -147,10 +148,10 @@ class Attempt:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _tell_of(self, work: Awaitable[events.Event], failed: events.Event) -> None:
+    async def _tell_of(self, work: Callable[[], Awaitable[events.Event]], failed: events.Event) -> None:
         """Every effect ends in one event, also one that meets a defect."""
         try:
-            event = await work
+            event = await work()
         except Exception:
             log.exception("a step of the recovery of %s failed", self._key)
             event = failed
