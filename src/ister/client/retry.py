@@ -14,7 +14,7 @@ import asyncio
 import logging
 from typing import Final
 
-from ister.errors import IsterError, NodeUnreachable, NotLeader, OutOfSequence, Overloaded
+from ister.errors import IsterError, NodeUnreachable, NotLeader, OutOfSequence, Overloaded, RequestTimeout
 from ister.io.clock import Clock
 
 log = logging.getLogger("ister.client")
@@ -46,14 +46,21 @@ def pause_s(clock: Clock, failures: int, error: IsterError) -> float:
     return whole * (0.5 + 0.5 * clock.token() / _TOKEN_SPAN)
 
 
-def gave_up(error: IsterError, what: str, attempts: int, elapsed_s: float, topic: str = "") -> IsterError:
+def gave_up(
+    error: IsterError, what: str, attempts: int, elapsed_s: float, topic: str = "", *, in_doubt: bool = False
+) -> IsterError:
     """The last error, which now also says what was tried; and, where a topic waits for a node, who knows what
-    can be done if that never comes back."""
+    can be done if that never comes back. The last attempt may be known to have had no effect, and an earlier
+    one not: then nobody knows."""
     tried = f"{attempts} attempt{'s' if attempts != 1 else ''} in {elapsed_s:.1f} s"
     hint = error.hint
     if topic and isinstance(error, NodeUnreachable) and "topic recover" not in hint:
         hint = f"{hint} If it is gone for good, `ister topic recover {topic}` says what can be done."
-    return type(error)(f"{what} failed after {tried}; the last error: {error.message}", hint=hint)
+    message = f"{what} failed after {tried}; the last error: {error.message}"
+    if in_doubt and not leaves_doubt(error):
+        unknown = f"{message} ({error.code}). An earlier attempt was not answered, and may have succeeded"
+        return RequestTimeout(unknown, hint=hint)
+    return type(error)(message, hint=hint)
 
 
 class Word:

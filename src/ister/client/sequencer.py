@@ -283,7 +283,8 @@ class Sequencer:
         what = f"appending {head.count} record{'s' if head.count != 1 else ''} to {self.topic}"
         if now >= head.deadline:
             attempts = max(head.attempts, self._failures)
-            self._settle(head, None, gave_up(error, what, attempts, elapsed, self.topic))
+            told = gave_up(error, what, attempts, elapsed, self.topic, in_doubt=head.doubtful)
+            self._settle(head, None, told)
             return False
         self._word.failing(error, what, elapsed, self._retry_deadline_s)
         await asyncio.sleep(min(pause_s(self._clock, self._failures, error), head.deadline - now))

@@ -234,7 +234,8 @@ class Members:
             RemoveNode(node_id, disk_gone, node.starts if disk_gone else 0, node.member)
         )
         # One that is stale was done before: by another, or by an attempt of this call whose answer was lost.
-        if outcome.result is Result.REFUSED:
+        is_another = node_id in self._store.state.nodes and outcome.result is Result.STALE
+        if outcome.result is Result.REFUSED or is_another:
             raise BadRequest(
                 f"node {node_id} was not removed: {outcome.detail}",
                 hint=self._why_not_removed(node_id, disk_gone),

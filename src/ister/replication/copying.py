@@ -177,13 +177,13 @@ def _remove_logs(disk: Disk, path: str) -> None:
 
 
 def _put_in_place(disk: Disk, aside: str, path: str) -> None:
-    """The checkpoints first: they are true of either log, since copies have the same bytes at the same
-    positions, and damage in a log with checkpoints behind it is never taken for its end. A log that ends
-    short of them, or is not there, is an error, and is replaced."""
+    """The log first: the old checkpoints are true of it too, since copies have the same bytes at the same
+    positions. The new ones would call the old log whole, with the damage for which it is replaced. Those
+    past the end of the new log are an error, and it is replaced once more."""
     directory = parent(path)
-    disk.rename(aside + ".side", path + ".side")
-    disk.sync_directory(directory)
     disk.rename(aside + ".log", path + ".log")
+    disk.sync_directory(directory)
+    disk.rename(aside + ".side", path + ".side")
     disk.sync_directory(directory)
 
 

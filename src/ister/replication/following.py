@@ -157,13 +157,16 @@ class Followers:
         return self._known.get(segment_uid, known) if known.synced is None else known
 
     async def end(self, segment_uid: int, refusal: Refusal) -> Known:
-        """The same of one that is not followed any more."""
-        follower = self._by_segment.pop(segment_uid, None)
-        known = self._known.pop(segment_uid, Known())
+        """The same of one that is not followed any more. Whoever else asks meanwhile waits for the same."""
+        follower = self._by_segment.get(segment_uid)
+        known = self._known.get(segment_uid, Known())
         if follower is not None:
             follower.refuse(refusal, 0)
             told = await follower.known()
             known = known if told.synced is None else told
+        if self._by_segment.get(segment_uid) is follower:
+            self._by_segment.pop(segment_uid, None)
+            self._known.pop(segment_uid, None)
         self._disk_faults.pop(segment_uid, None)  # not before: what was being written may have failed
         return known
 

@@ -196,13 +196,14 @@ def load(
     """What the checkpoints up to `stop_at` know; and the position up to which the log was durable, by any."""
     blocks = read_blocks(side)
     proven = blocks[-1].checkpoint.position if blocks else 0
-    if proven > file.size():
+    # A replica may have made checkpoints of what was never committed, and now lies past the end, or is gone.
+    kept = [block for block in blocks if stop_at is None or block.checkpoint.end_offset <= stop_at]
+    if (kept[-1].checkpoint.position if kept else 0) > file.size():
         raise CorruptSegment(
             f"segment {identity.key}: the log has {file.size()} bytes, but {proven} were durable "
             f"(up to offset {blocks[-1].checkpoint.end_offset})"
         )
-    # A replica may have made checkpoints of what was never committed, and now lies past the end.
-    kept = [block for block in blocks if stop_at is None or block.checkpoint.end_offset <= stop_at]
+    proven = min(proven, file.size())
     index = SparseIndex()
     for block in kept:
         index.load(block.checkpoint.entries)
