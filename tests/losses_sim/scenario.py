@@ -210,7 +210,7 @@ def _losses(topic: TopicState) -> list[Lost]:
         Lost(
             one.lost_from,
             one.end_offset,
-            any(start <= one.base_offset < end for start, end in gone),
+            any(start <= one.lost_from < end for start, end in gone),
         )
         for one in topic.segments
         if one.lost_from is not None and one.end_offset is not None and one.lost_from < one.end_offset

@@ -6,7 +6,17 @@ import msgspec
 import pytest
 
 from ister.metadata.chain import MAX_LOST_RANGES
-from ister.metadata.commands import AcceptGone, AlterTopic, AnyCommand, RemoveNode, Result, TrimTopic
+from ister.metadata.commands import (
+    AcceptGone,
+    AlterTopic,
+    AnyCommand,
+    KeptPart,
+    RemoveNode,
+    Result,
+    SetReplicas,
+    TrimTopic,
+    decode_command,
+)
 from ister.metadata.state import ClusterState, LostRange
 from tests.metadata.chains import (
     NEW_TWO,
@@ -222,6 +232,95 @@ def test_f6_a_rest_that_a_disk_took_with_it_is_added_to_what_was_lost_of_a_segme
     assert apply(state, gone(segment.uid)) is Result.APPLIED
     assert (segment.lost_from, segment.end_offset) == (10, 40)
     assert the_topic(state).lost[-1] == LostRange(10, 15, 2, 60, True)
+
+
+def sealed_on_three(*commands: AnyCommand | None) -> tuple[ClusterState, int]:
+    """All three nodes have segment 1, 0 to 10; the disk of node 2 was replaced. And the segment's uid."""
+    state = state_after(
+        node(1),
+        node(2),
+        node(3),
+        create(leader=TWO, replicas=[TWO, ONE, THREE]),
+        seal(TOPIC, 1, 10, by=TWO, then=ONE),
+        node(2, 9, client_port=0),
+        *commands,
+    )
+    return state, the_topic(state).segments[0].uid
+
+
+def rest(uid: int, end: int = 4, position: int = 400, asked: list[int] | None = None) -> AcceptGone:
+    part = KeptPart(uid, end, position, 3, [ONE, THREE] if asked is None else asked)
+    return AcceptGone(TOPIC, [uid], 60, ONE, [part])
+
+
+def test_f6_what_is_left_of_a_sealed_segment_is_kept_and_the_rest_given_up_once() -> None:
+    state, uid = sealed_on_three()
+    assert apply(state, rest(uid)) is Result.APPLIED
+    for view in (state, ClusterState.from_bytes(state.to_bytes())):
+        segment = the_topic(view).segments[0]
+        assert (segment.data_end, segment.end_offset, segment.end_position) == (4, 10, 400)
+        assert segment.last_append_time_us == 3, "nobody who looks for a later time is sent there"
+        assert the_topic(view).lost == [LostRange(4, 10, 1, 60, True)]
+        assert chain(view) == [(1, 0, 10), (2, 10, None)]
+    assert apply(state, rest(uid)) is Result.STALE, "the same again"
+    assert apply(state, rest(uid, 6)) is Result.REFUSED, "what was given up does not come back"
+    assert apply(state, rest(uid, 2, 200)) is Result.APPLIED, "and less may be left of it later"
+    assert the_topic(state).lost[-1] == LostRange(2, 4, 1, 60, True)
+
+
+def test_f6_a_part_that_is_nothing_is_all_of_a_segment_given_up() -> None:
+    state, uid = sealed_on_three()
+    assert apply(state, rest(uid, 0, 0)) is Result.APPLIED
+    assert the_topic(state).segments[0].is_empty
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [[ONE], [ONE, THREE, TWO], [ONE, NEW_TWO], [THREE, ONE]],
+    ids=["one less", "gone", "new", "order"],
+)
+def test_f6_a_rest_is_stale_unless_exactly_those_were_asked_who_are_there(asked: list[int]) -> None:
+    state, uid = sealed_on_three()
+    result, detail = result_of(state, rest(uid, asked=asked))
+    assert result is Result.STALE
+    assert "those in the cluster that are to have it are now 1, 3" in detail
+
+
+def test_f6_a_rest_is_stale_once_another_disk_came_or_left() -> None:
+    state, uid = sealed_on_three(msgspec.structs.replace(node(3, 9, client_port=0), replaces=True))
+    assert apply(state, rest(uid)) is Result.STALE
+    state, uid = sealed_on_three(node(2, 9, starts=2))
+    assert apply(state, SetReplicas(TOPIC, 1, [TWO, ONE, THREE], [ONE, THREE, NEW_TWO])) is Result.APPLIED
+    assert apply(state, rest(uid)) is Result.STALE
+
+
+@pytest.mark.parametrize(("end", "position"), [(11, 400), (-1, 400), (4, 1001), (4, -1)])
+def test_f6_a_rest_outside_its_segment_is_refused(end: int, position: int) -> None:
+    state, uid = sealed_on_three()
+    assert apply(state, rest(uid, end, position)) is Result.REFUSED
+
+
+def test_f6_a_part_that_nobody_was_asked_for_is_refused() -> None:
+    state = sealed_on_two()
+    uid = the_topic(state).segments[0].uid
+    assert result_of(state, rest(uid, asked=[])) == (
+        Result.REFUSED,
+        "nobody was asked what is left of default/t:1",
+    )
+
+
+def test_f6_a_loss_in_part_and_a_whole_one_behind_it_are_one_range() -> None:
+    state, first = sealed_on_three(seal(TOPIC, 2, 20, by=ONE, then=THREE), node(4))
+    state.apply(state.applied_index + 1, msgspec.structs.replace(node(1, 9, client_port=0), replaces=True))
+    second = the_topic(state).segments[1].uid
+    part = KeptPart(first, 4, 400, 3, [THREE])
+    assert apply(state, AcceptGone(TOPIC, [first, second], 60, THREE, [part])) is Result.APPLIED
+    assert the_topic(state).lost == [LostRange(4, 20, 1, 60, True)]
+
+
+def test_a_command_of_before_parts_were_kept_is_read() -> None:
+    old = msgspec.msgpack.encode(["AcceptGone", TOPIC, [7], 60, ONE])
+    assert decode_command(old) == AcceptGone(TOPIC, [7], 60, ONE, [])
 
 
 def test_i2_a_disk_that_alone_has_records_is_replaced_only_by_an_operators_word() -> None:

@@ -18,6 +18,7 @@ from ister.metadata.commands import (
     DeleteTopic,
     FlushCursors,
     FoundCluster,
+    KeptPart,
     OpenedSegment,
     RemoveNode,
     Result,
@@ -74,7 +75,14 @@ wild = st.one_of(
     st.builds(recover, uids, numbers, members, starts),
     st.builds(SetReplicas, uids, numbers, lists, lists),
     st.builds(accept_loss, uids, numbers, offsets, offsets, then=members, then_on=lists, by=members),
-    st.builds(AcceptGone, uids, st.lists(uids, max_size=3), st.just(60), members),
+    st.builds(
+        AcceptGone,
+        uids,
+        st.lists(uids, max_size=3),
+        st.just(60),
+        members,
+        st.lists(st.builds(KeptPart, uids, offsets, offsets, offsets, lists), max_size=2),
+    ),
     st.builds(DeleteTopic, uids),
     st.builds(
         AlterTopic,
@@ -128,6 +136,15 @@ def _about(state: ClusterState, topic: TopicState) -> st.SearchStrategy[AnyComma
             *of_last, ends, on, members,
         ),
         sealed.map(lambda s: AcceptGone(topic.uid, [s.uid], 60, ONE)),
+        sealed.flatmap(
+            lambda s: st.builds(
+                lambda end: AcceptGone(
+                    topic.uid, [s.uid], 60, ONE,
+                    [KeptPart(s.uid, s.base_offset + end, 0, 0, [m for m in s.replicas if m in known])],
+                ),
+                st.integers(0, 9),
+            )
+        ),
         st.just(msgspec.structs.replace(node(2, 9, client_port=0), replaces=True)),
         sealed.map(lambda s: TrimTopic(topic.uid, s.base_offset)),
         st.builds(OpenedSegment, *of_last, st.just(last.leader)),
@@ -246,7 +263,10 @@ def _check_change(old: SegmentState, new: SegmentState, command: AnyCommand | No
     assert not old.is_sealed or new.end_offset == old.end_offset, "a sealed end never changes"
     if old.is_sealed and new.lost_from != old.lost_from:
         assert isinstance(command, AcceptGone)
-        assert new.is_empty and not old.is_empty, "given up as a whole, once"
+        assert new.data_end is not None and old.data_end is not None
+        assert new.base_offset <= new.data_end < old.data_end, "a loss only grows, and by what was there"
+        parts = [part.end_offset for part in command.kept if part.segment == new.uid]
+        assert new.data_end == (parts[-1] if parts else new.base_offset)
     assert new.recovery >= old.recovery, "numbers of recoveries only grow (F1)"
     if new.is_sealed and not old.is_sealed and new.lost_from is None:
         assert isinstance(command, SealSegment)
@@ -269,6 +289,8 @@ def test_the_histories_do_apply_every_command() -> None:
         for index, command in enumerate(history, 1):
             if state.apply(index, command).result in (Result.APPLIED, Result.CREATED):
                 applied.add(type(command).__name__)
+                if isinstance(command, AcceptGone) and command.kept:
+                    applied.add("a part that is kept")
                 if isinstance(command, SealSegment) and command.recovery:
                     applied.add("a recovery's seal")
 
@@ -282,6 +304,7 @@ def test_the_histories_do_apply_every_command() -> None:
         "DeleteTopic",
         "TrimTopic",
         "a recovery's seal",
+        "a part that is kept",
     }
 
 
@@ -294,6 +317,7 @@ def test_the_histories_do_apply_every_command() -> None:
         recover(1, 2),
         SetReplicas(1, 2, [ONE, TWO], [TWO, THREE]),
         accept_loss(1, 2, 40, 3),
+        AcceptGone(1, [2], 60, ONE, [KeptPart(2, 5, 500, 7, [ONE, TWO])]),
         DeleteTopic(4),
         TrimTopic(1, 2),
         node(1),
@@ -323,6 +347,9 @@ def test_r3_no_number_is_too_large_or_too_small_to_have_a_result(number: int) ->
         AcceptLoss(4, 1, number, number, [number], number, number, number, True),
         AcceptLoss(4, 1, 10, ONE, [ONE], number, number, ONE, True),
         AcceptLoss(4, 1, number, ONE, [ONE], 0, number, ONE, True, number, number, number, [], number),
+        AcceptGone(4, [number], number, ONE, [KeptPart(number, number, number, number, [number])]),
+        AcceptGone(4, [4], 60, ONE, [KeptPart(4, number, number, number, [number])]),
+        AcceptGone(4, [4], 60, ONE, [KeptPart(4, 0, 0, number, [ONE, TWO, THREE])]),
     ):
         apply(state, command)
         assert ClusterState.from_bytes(state.to_bytes()).to_bytes() == state.to_bytes()

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ister.broker import replica_problems
+from ister.broker import gone, replica_problems
 from ister.broker.replica_problems import some
 from ister.metadata.state import NodeState
 from ister.protocol.messages import ClusterAnswer, ClusterNode, Problem
@@ -114,6 +114,7 @@ def _problems(
         )
     found += _waiting_topics(metadata)
     found += _unreadable_topics(metadata, standings)
+    found += _topics_cut_short(metadata, standings)
     found += replica_problems.problems(broker, standings)
     return found
 
@@ -122,13 +123,13 @@ def _waiting_topics(metadata: ReplicatedMetadata) -> list[Problem]:
     """Topics that nobody can append to, because the only node that has their open segment is not there."""
     found: list[Problem] = []
     waiting: dict[int, list[str]] = {}
-    gone: dict[int, list[str]] = {}
+    left: dict[int, list[str]] = {}
     for topic in metadata.state.topics.values():
         member = topic.open_segment.leader
         if len(topic.open_segment.replicas) > 1:
             continue  # others may take over: `replica_problems`
         if not metadata.state.is_active(member):
-            gone.setdefault(node_of(member), []).append(topic.name)
+            left.setdefault(node_of(member), []).append(topic.name)
         elif not metadata.is_alive(member):
             waiting.setdefault(node_of(member), []).append(topic.name)
     for node_id, topics in sorted(waiting.items()):
@@ -140,7 +141,7 @@ def _waiting_topics(metadata: ReplicatedMetadata) -> list[Problem]:
                 f"`ister topic recover {topics[0]}` says what would be lost",
             )
         )
-    for node_id, topics in sorted(gone.items()):
+    for node_id, topics in sorted(left.items()):
         found.append(
             Problem(
                 "topics-lost-their-node",
@@ -155,7 +156,7 @@ def _unreadable_topics(metadata: ReplicatedMetadata, standings: Mapping[int, Sta
     """Topics with sealed segments of which no copy can be read now."""
     found: list[Problem] = []
     waiting: dict[int, list[str]] = {}
-    gone: dict[int, list[str]] = {}
+    left: dict[int, list[str]] = {}
     is_alive = functools.cache(metadata.is_alive)
     unread = {m: {*told.incomplete} - {*told.unmendable} for m, told in standings.items()}
     for topic in metadata.state.topics.values():
@@ -170,8 +171,8 @@ def _unreadable_topics(metadata: ReplicatedMetadata, standings: Mapping[int, Sta
                 continue
             back = [m for m in replicas if metadata.state.is_active(m) and not is_alive(m)]
             if not back and any(map(is_alive, replicas)):
-                continue  # copies that are there are being completed: `replica_problems` says so
-            topics = (waiting if back else gone).setdefault(node_of((back or replicas)[0]), [])
+                continue  # copies that are there are being completed (`replica_problems`), or all end short
+            topics = (waiting if back else left).setdefault(node_of((back or replicas)[0]), [])
             if topic.name not in topics[-1:]:
                 topics.append(topic.name)
     for node_id, topics in sorted(waiting.items()):
@@ -182,7 +183,7 @@ def _unreadable_topics(metadata: ReplicatedMetadata, standings: Mapping[int, Sta
                 f"start node {node_id} again",
             )
         )
-    for node_id, topics in sorted(gone.items()):
+    for node_id, topics in sorted(left.items()):
         found.append(
             Problem(
                 "records-lost-their-node",
@@ -192,3 +193,25 @@ def _unreadable_topics(metadata: ReplicatedMetadata, standings: Mapping[int, Sta
             )
         )
     return found
+
+
+def _topics_cut_short(metadata: ReplicatedMetadata, standings: Mapping[int, Standing]) -> list[Problem]:
+    """Topics with sealed segments whose whole copies left with their disks, and what is left ends short."""
+    nodes, short = metadata.state.nodes, gone.short_copies(standings)
+    cut: dict[str, list[gone.Gone]] = {}
+    for topic in metadata.state.topics.values() if short else ():
+        parts = [one for one in gone.parts_of(topic, nodes, short) if not gone.is_gone(one.segment, nodes)]
+        if parts:
+            cut[topic.name] = parts
+    if not cut:
+        return []
+    first = next(iter(cut))
+    others = f"; so had some of {some([*cut][1:])}" if len(cut) > 1 else ""
+    return [
+        Problem(
+            "records-lost-their-node",
+            f"{first} cannot be read in full: {gone.why_incomplete(cut[first], nodes)}{others}",
+            f"`ister topic recover {first}` says which offsets; with --accept-loss it records that they are "
+            f"lost",
+        )
+    ]

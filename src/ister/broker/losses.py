@@ -8,6 +8,9 @@ anybody, while enough replicas do for a recovery, and if more would be lost than
 With one replica nothing can be reached but what is sealed. With several, those that answer have been fenced
 by the recovery that waits for the others; the longest log among them is kept, and its node is the one that
 proposes: it folds the producers' table from what it has.
+
+Of sealed segments that left with their disks what is left is kept too: all who are in the cluster and are to
+have one say how far their copy goes, and the longest is where the loss begins.
 """
 
 from __future__ import annotations
@@ -22,13 +25,14 @@ import msgspec
 from ister.broker import gone
 from ister.broker.sealing import Reached, make_loss, most_it_can_reach
 from ister.errors import BadRequest, IsterError
-from ister.metadata.commands import AcceptGone, BeginRecovery, Result
+from ister.metadata.commands import AcceptGone, BeginRecovery, KeptPart, Result
+from ister.metadata.nodes import is_in_cluster
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.messages import Kind, RecoverTopic
 from ister.protocol.peer import PeerKind, node_of
 from ister.protocol.recovery import KnownOfTopic, LostRecords, ReplicaReach, TopicRecovery
-from ister.protocol.replication import Fence, FenceAnswer
+from ister.protocol.replication import AskReach, Fence, FenceAnswer, ReachAnswer
 from ister.replication.reach import Reach, reach_of
 from ister.wal.producers import ProducerTable
 
@@ -163,11 +167,13 @@ class Losses:
         goes_on = not obstacle and bool(about_to or reach.is_enough)
         stands = "open" if not wrong else "recovering" if goes_on else "waits"
         fault = await self._fault(topic) if stands == "open" else ""
-        left = gone.segments_of(state, self._broker.metadata.state.nodes)
-        if left and stands == "open" and not fault:
-            stands, wrong = "incomplete", gone.why_incomplete(left)
-        members = self._broker.metadata.state.active_members if state.lost else []
+        nodes = self._broker.metadata.state.nodes
+        is_asked = state.lost or gone.may_be_short(state, nodes)
+        members = self._broker.metadata.state.active_members if is_asked else []
         standings = await self._broker.replication.standings.gather(members, state.uid)
+        left = gone.parts_of(state, nodes, gone.short_copies(standings))
+        if left and stands == "open" and not fault:
+            stands, wrong = "incomplete", gone.why_incomplete(left, nodes)
         found = TopicRecovery(
             topic=state.name,
             uid=state.uid,
@@ -190,7 +196,8 @@ class Losses:
             lost=[LostRecords(one.from_offset, one.end_offset, one.segment, one.at_us) for one in state.lost],
             notes=[note for standing in standings.values() for note in standing.notes],
             gone=gone.ranges(left),
-            gone_segments=[one.uid for one in left],
+            gone_segments=[one.segment.uid for one in left],
+            gone_from=[one.from_offset for one in left],
         )
         return _Found(found, reach, recovery)
 
@@ -276,28 +283,73 @@ class Losses:
         return await self._propose(topic, request, found, again)
 
     async def _accept_gone(self, topic: TopicLog, request: RecoverTopic) -> None:
-        """Sealed segments that left with their disks. Those that an earlier attempt gave up are done."""
-        metadata = self._broker.metadata
+        """Sealed segments that left with their disks, or the rest of them. Those that an earlier attempt gave
+        up are done."""
+        metadata, again = self._broker.metadata, LOOK_AGAIN.format(topic=topic.state.name)
+        shown = dict.fromkeys(request.gone_segments, 0)
+        shown |= dict(zip(request.gone_segments, request.gone_from, strict=False))
 
-        def named() -> list[int]:
-            meant = request.gone_segments
-            return [one.uid for one in topic.state.segments if one.uid in meant and not one.is_empty]
+        def named() -> list[SegmentState]:
+            meant = [one for one in topic.state.segments if one.uid in shown and not one.is_empty]
+            return [one for one in meant if one.lost_from is None or one.lost_from > shown[one.uid]]
 
         left = named()
         if not left:
             return
+        kept = [part for one in left if (part := await self._kept_part(topic.state, one, again)) is not None]
+        for part in kept:
+            if part.end_offset < shown[part.segment]:
+                raise BadRequest(
+                    f"nothing is given up: offsets from {part.end_offset} on would be lost, and those from "
+                    f"{shown[part.segment]} on were shown",
+                    hint=again,
+                )
         now_us = self._broker.storage.clock.now_us()
-        outcome = await metadata.propose(AcceptGone(topic.state.uid, left, now_us, metadata.member))
+        uids = [one.uid for one in left]
+        outcome = await metadata.propose(AcceptGone(topic.state.uid, uids, now_us, metadata.member, kept))
         if outcome.result is Result.STALE and not named():
             return
         if outcome.result is not Result.APPLIED:
-            raise BadRequest(
-                f"nothing is given up: {outcome.detail}", hint=LOOK_AGAIN.format(topic=topic.state.name)
-            )
+            raise BadRequest(f"nothing is given up: {outcome.detail}", hint=again)
         log.warning(
             "an operator accepted the loss of sealed segments",
-            extra={"fields": {"topic": topic.state.name, "segments": len(left)}},
+            extra={"fields": {"topic": topic.state.name, "segments": len(left), "kept_in_part": len(kept)}},
         )
+
+    async def _kept_part(self, topic: TopicState, segment: SegmentState, again: str) -> KeptPart | None:
+        """What is left of a sealed segment, by all who are in the cluster and may have some of it: whoever
+        does not say it may have all. None if there is nobody."""
+        metadata, replication, key = self._broker.metadata, self._broker.replication, topic.key_of(segment)
+        there = [m for m in segment.replicas if is_in_cluster(metadata.state.nodes, m)]
+        request = AskReach(topic.uid, segment.uid, metadata.state.applied_index)
+
+        async def ask(member: int) -> ReachAnswer:
+            try:
+                async with asyncio.timeout(ASK_SECONDS):
+                    if member == metadata.member:
+                        return await replication.reach(request)
+                    header = encode_header(request)
+                    found = await replication.ask(member, PeerKind.REACH, header, ASK_SECONDS)
+                    return decode_header(ReachAnswer, found)
+            except (IsterError, TimeoutError) as error:
+                raise BadRequest(
+                    f"nothing is given up: node {node_of(member)} is in the cluster and may have {key}, but "
+                    f"did not say how far ({str(error) or 'it did not answer in time'})",
+                    hint=f"Start node {node_of(member)}, or mend what it says. If its disk is gone for good, "
+                    f"say so (--replace-disk, or `ister node remove --disk-gone`). {again}",
+                ) from error
+
+        reached = dict(zip(there, await asyncio.gather(*map(ask, there)), strict=True))
+        if not reached:
+            return None
+        longest = max(reached, key=lambda member: reached[member].end_offset)
+        found = reached[longest]
+        if found.end_offset == segment.data_end:
+            raise BadRequest(
+                f"nothing is given up: node {node_of(longest)} is in the cluster, and has a copy of {key}",
+                hint=again,
+            )
+        return KeptPart(segment.uid, found.end_offset, found.end_position, found.last_append_time_us, there)
 
     async def _begin_anew(self, topic: TopicState, again: str) -> None:
         """A recovery of this command's own, which ends the one that waits."""

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from ister.broker.sealing import make_recovery_seal
 from ister.broker.standing import Standings
+from ister.errors import NotLeader, StorageFailed, UnknownTopic
 from ister.metadata.commands import SealSegment
 from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.store import MetadataStore
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.peer import PeerKind
-from ister.protocol.replication import Copy
+from ister.protocol.replication import AskReach, Copy, ReachAnswer
 from ister.replication.completing import Completions
 from ister.replication.copies import Copies
 from ister.replication.counters import ReplicationCounters
@@ -26,6 +27,7 @@ from ister.replication.failover_events import ProposeSeal
 from ister.replication.follower import Known
 from ister.replication.guests import Guests
 from ister.replication.leader import Streams
+from ister.replication.offering import Offers
 from ister.replication.places import Place
 from ister.replication.recovering import Recoveries
 from ister.replication.repair import Repairs
@@ -92,6 +94,7 @@ class NodeReplication:
             lambda: broker.upkeep.may_remove,
             self.let_go,
         )
+        self.offers = Offers(self.copies, self.sealed_copies, broker.metadata, self.member, self.let_go)
         self.repairs = Repairs(self, broker.config.repair_after_ms / 1000, broker.spawn)
         self.scrubbing = Scrubbing(self, broker.disk, broker.clock, broker.config.scrub_bytes_per_second)
         broker.metrics.add(
@@ -114,7 +117,24 @@ class NodeReplication:
             return self.standings.serve(header)
         if kind == PeerKind.COPY and not (request := decode_header(Copy, header)).recovery:
             return encode_header(await self.guests.asked(request))
+        if kind == PeerKind.REACH:
+            return encode_header(await self.reach(decode_header(AskReach, header)))
         return await self.copies.serve(kind, header)
+
+    async def reach(self, request: AskReach) -> ReachAnswer:
+        """How far this node's copy of a sealed segment goes, as of now."""
+        place = await self.copies.find(request.topic_uid, request.segment_uid, request.index)
+        segment, key = place.segment, place.identity.key
+        if segment.data_end is None:
+            raise NotLeader(f"{key} is open, as far as this node knows")
+        if self.member not in segment.replicas:
+            raise UnknownTopic(f"this node, on this disk, has no copy of {key}")
+        if self.completions.is_whole(segment.uid):
+            return ReachAnswer(segment.data_end, segment.end_position, segment.last_append_time_us)
+        try:
+            return await self.sealed_copies.reach(place)
+        except OSError as error:
+            raise StorageFailed(f"the disk of this node failed: {error}") from error
 
     async def _look_after_leading(self) -> None:
         """What no message triggers: followers that are lost, appends that wait for too few of them."""
@@ -137,6 +157,7 @@ class NodeReplication:
         self._broker.spawn(self.completions.look_at_all())
         self._broker.spawn(self.guests.sweep())
         self._broker.spawn(self.repairs.run())
+        self._broker.spawn(self.offers.run())
         self._broker.spawn(self.scrubbing.run())
 
     async def hand_over(self) -> None:

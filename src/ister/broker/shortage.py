@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from ister.broker.gone import gone_from, short_copies
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.peer import node_of
 from ister.protocol.standing import Standing
@@ -51,6 +52,7 @@ class Shortage:
         self._nodes = len(broker.metadata.state.active_members)
         self._members: dict[int, _Member] = {}
         self._incomplete = {member: set(told.incomplete) for member, told in standings.items()}
+        self._short = short_copies(standings)
         self._starting = {member for member, told in standings.items() if not told.has_looked}
         self._lagging = {
             (follower.segment_uid, follower.member): follower.why or f"it lacks {follower.lacks:,} records"
@@ -68,6 +70,8 @@ class Shortage:
             bad = [member for member in segment.replicas if not self._is_good(segment, member)]
             good = len(segment.replicas) - len(bad)
             if good < wanted:
+                if gone_from(segment, self._metadata.state.nodes, self._short) is not None:
+                    continue  # nobody can make them: `cluster_view` says that records are lost
                 self.segments += 1
                 self.copies += wanted - good
                 self.unplaced += max(0, wanted - len(segment.replicas))

@@ -88,6 +88,7 @@ class Standings:
             notes=self._aside(topic) if topic is not None else [],
             has_looked=self._has_looked,
             disk=self._replication.copies.followers.disk_fault or completions.disk_fault,
+            short=self._short(topic),
         )
 
     def _aside(self, topic: TopicState) -> list[str]:
@@ -106,6 +107,11 @@ class Standings:
             return [uid for uid in behind if uid in uids]
         now, sealed_at = asyncio.get_running_loop().time(), self._sealed_at
         return [uid for uid in behind if uid not in sealed_at or now - sealed_at[uid] >= PASSING_SECONDS]
+
+    def _short(self, topic: TopicState | None) -> list[tuple[int, int]]:
+        uids = {segment.uid for segment in topic.segments} if topic is not None else None
+        short = self._replication.completions.short
+        return [found for found in short if uids is None or found[0] in uids][:SEGMENTS_TOLD]
 
     def _led(self, topic_uid: int) -> Iterable[TopicLog]:
         if not topic_uid:

@@ -116,11 +116,11 @@ class Administration:
 
     async def accept_loss(self, shown: TopicRecovery, *, node_stopped: bool) -> TopicRecovery:
         """Give up, for good, what cannot be reached of a topic, so that it goes on (F6): the rest of its open
-        segment, if it waits for that, and sealed segments that left with their disks.
+        segment, if it waits for that, and what left of sealed segments with their disks.
 
-        `shown` is what `recovery_of` said: no other segment is given up, and of the open one nothing that
-        lies before its `lost_from`. `node_stopped` states that the nodes in `shown.silent` are stopped, and
-        stay so until they have heard of this.
+        `shown` is what `recovery_of` said: no other segment is given up, and of these nothing that lies
+        before its `lost_from`, or its `gone_from`. `node_stopped` states that the nodes in `shown.silent` are
+        stopped, and stay so until they have heard of this.
         """
         is_open_lost = not shown.gone_segments or shown.gives_up_open
         request = RecoverTopic(
@@ -131,6 +131,7 @@ class Administration:
             leader_starts=shown.leader_starts,
             lost_from=shown.lost_from,
             gone_segments=shown.gone_segments,
+            gone_from=shown.gone_from,
         )
         return await self._recover(f"accepting the loss of {shown.topic}", request)
 

@@ -16,6 +16,7 @@ from ister.metadata.commands import (
     AcceptGone,
     AcceptLoss,
     BeginRecovery,
+    KeptPart,
     Outcome,
     Result,
     SealSegment,
@@ -192,36 +193,72 @@ def _why_no_loss(topic: TopicState, nodes: Nodes, command: AcceptLoss) -> str:
 
 def accept_gone(index: int, topic: TopicState, nodes: Nodes, command: AcceptGone) -> Outcome:
     """Of sealed segments nothing but their records is lost: the chain and the producers stay as they are."""
-    meant = set(command.segments)
+    meant, kept = set(command.segments), {part.segment: part for part in command.kept}
     named = [segment for segment in topic.segments if segment.uid in meant]
-    left = [segment for segment in named if not segment.is_empty]
+    left = [segment for segment in named if not _is_done(segment, kept.get(segment.uid))]
     if not left or len(named) < len(command.segments):
         detail = f"the segments of {topic.name} that were named are given up already, or are trimmed"
         return Outcome(Result.STALE, index, detail, topic.uid)
-    refused = next(filter(None, (_why_not_gone(topic, nodes, segment) for segment in left)), "")
+    refused = next(filter(None, (_why_not_gone(topic, nodes, one, kept.get(one.uid)) for one in left)), "")
     refused = refused or inactive_among(nodes, [command.by])
     if refused:
         return Outcome(Result.REFUSED, index, refused, topic.uid)
+    changed = next(filter(None, (_who_is_there(topic, nodes, one, kept.get(one.uid)) for one in left)), "")
+    if changed:
+        return Outcome(Result.STALE, index, changed, topic.uid)
     lost: list[LostRange] = []
     for segment in left:
-        start, end = segment.base_offset, segment.data_end
+        part, start, end = kept.get(segment.uid), segment.base_offset, segment.data_end
         assert end is not None
+        segment.end_position = 0
+        if part is not None:
+            start, segment.end_position = part.end_offset, part.end_position
+            # Who looks for a later time is not sent here: there is nothing of it.
+            segment.last_append_time_us = min(segment.last_append_time_us, part.last_append_time_us)
         if lost and lost[-1].end_offset == start:
             lost[-1] = msgspec.structs.replace(lost[-1], end_offset=end)
         else:
             lost.append(LostRange(start, end, segment.segment, command.at_us, was_sealed=True))
-        segment.lost_from, segment.end_position = start, 0
+        segment.lost_from = start
     topic.lost = [*topic.lost, *lost][-MAX_LOST_RANGES:]
     return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
 
 
-def _why_not_gone(topic: TopicState, nodes: Nodes, segment: SegmentState) -> str:
-    if not segment.is_sealed:
-        return f"{topic.key_of(segment)} is open"
-    for member in segment.replicas:
-        if is_in_cluster(nodes, member):
-            return f"node {node_of(member)} is in the cluster, and has a copy of {topic.key_of(segment)}"
+def _is_done(segment: SegmentState, part: KeptPart | None) -> bool:
+    """Whether nothing is left to be given up: an earlier command did it, or was the same."""
+    return segment.is_empty or (part is not None and part.end_offset == segment.data_end)
+
+
+def _why_not_gone(topic: TopicState, nodes: Nodes, segment: SegmentState, part: KeptPart | None) -> str:
+    key = topic.key_of(segment)
+    if segment.data_end is None:
+        return f"{key} is open"
+    if part is None:
+        for member in segment.replicas:
+            if is_in_cluster(nodes, member):
+                return f"node {node_of(member)} is in the cluster, and has a copy of {key}"
+        return ""
+    if not part.asked:
+        return f"nobody was asked what is left of {key}"
+    if not segment.base_offset <= part.end_offset <= segment.data_end:
+        return (
+            f"{part.end_offset}, up to which {key} is to be kept, is not within it: {segment.base_offset} to "
+            f"{segment.data_end}"
+        )
+    if not 0 <= part.end_position <= segment.end_position:
+        return f"{part.end_position} bytes of {key} are to be kept, and it has {segment.end_position}"
     return ""
+
+
+def _who_is_there(topic: TopicState, nodes: Nodes, segment: SegmentState, part: KeptPart | None) -> str:
+    """Who was not asked what it has, or was and is gone; empty if those who were are those who are there."""
+    there = [member for member in segment.replicas if is_in_cluster(nodes, member)]
+    if part is None or there == part.asked:
+        return ""
+    return (
+        f"of {topic.key_of(segment)} nodes {_shown(part.asked) or 'none'} were asked what they have, and "
+        f"those in the cluster that are to have it are now {_shown(there) or 'none'}"
+    )
 
 
 def trim(index: int, topic: TopicState, command: TrimTopic) -> Outcome:

@@ -161,8 +161,23 @@ class AcceptLoss(Command, frozen=True):
     heard more."""
 
 
+class KeptPart(msgspec.Struct, array_like=True, frozen=True):
+    """What disks that are in the cluster have of a sealed segment whose whole copies left with others."""
+
+    segment: int
+    """Its uid."""
+    end_offset: int
+    """Of the longest copy, which is durable up to here; the rest is given up."""
+    end_position: int
+    last_append_time_us: int
+    """Of the last record before `end_offset`."""
+    asked: list[int]
+    """Who has said how far its copy goes: the members of the segment's list that are in the cluster, all of
+    them, in the list's order. One that is not among them may have more."""
+
+
 class AcceptGone(Command, frozen=True):
-    """An operator gives up sealed segments of which no copy is on a disk that is in the cluster (F6)."""
+    """An operator gives up what no disk that is in the cluster has of sealed segments (F6)."""
 
     topic_uid: int
     segments: list[int]
@@ -170,6 +185,8 @@ class AcceptGone(Command, frozen=True):
     at_us: int
     by: int
     """The member that was asked to."""
+    kept: list[KeptPart] = []
+    """Of those that disks in the cluster have a part of; of the others everything is given up."""
 
 
 class OpenedSegment(Command, frozen=True):

@@ -416,7 +416,7 @@ class ReplicatedMetadata:
                 if removed.member == self.member:
                     self.members.removed(removed.reason)
                 return b""
-            case PeerKind.FENCE | PeerKind.COPY | PeerKind.READ_LOG | PeerKind.STANDING:
+            case PeerKind.FENCE | PeerKind.COPY | PeerKind.READ_LOG | PeerKind.STANDING | PeerKind.REACH:
                 return await self.serve_replicas(kind, header)
         return await self.serve_other(kind, header, payload)
 

@@ -265,6 +265,8 @@ class RecoverTopic(Message, frozen=True):
     min_index: int = 0
     gone_segments: list[int] = []
     """Sealed segments to be given up, by uid, of which the operator was shown that they are gone."""
+    gone_from: list[int] = []
+    """From which offset on, of each of them. A loss that begins earlier is refused."""
 
 
 class TopicList(Message, frozen=True):

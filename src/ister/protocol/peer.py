@@ -52,6 +52,8 @@ class PeerKind(IntEnum):
     READ_LOG = 16
     STANDING = 17
     """Header: `AskStanding` (`ister.protocol.standing`): how the copies that this node keeps are."""
+    REACH = 18
+    """Header: `AskReach` (`ister.protocol.replication`)."""
 
 
 class NodeAddress(Message, frozen=True):

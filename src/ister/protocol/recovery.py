@@ -83,6 +83,8 @@ class TopicRecovery(Message, frozen=True):
     given up yet."""
     gone_segments: list[int] = msgspec.field(default_factory=list)
     """Their uids."""
+    gone_from: list[int] = msgspec.field(default_factory=list)
+    """From which offset on each of them is gone: its base, or where the longest copy ends that is left."""
 
     @property
     def gives_up_open(self) -> bool:

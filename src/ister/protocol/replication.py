@@ -106,3 +106,20 @@ class ReadLog(Message, frozen=True):
     max_bytes: int
     recovery: int = 0
     """Of a fenced one: the recovery that asks. 0 of a sealed one."""
+
+
+class AskReach(Message, frozen=True):
+    """How far does your copy of this sealed segment go? For whoever is about to give up the rest (F6)."""
+
+    topic_uid: int
+    segment_uid: int
+    index: int
+    """What whoever asks has applied. The one that is asked applies that first."""
+
+
+class ReachAnswer(Message, frozen=True):
+    """What is durable, from the segment's base on, and was read frame by frame past the last checkpoint."""
+
+    end_offset: int
+    end_position: int
+    last_append_time_us: int

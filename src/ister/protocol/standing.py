@@ -5,6 +5,8 @@ Lists are bounded: the counts beside them are not.
 
 from __future__ import annotations
 
+import msgspec
+
 from ister.protocol.messages import Message
 
 
@@ -59,3 +61,6 @@ class Standing(Message, frozen=True):
     """False right after a start: whether its copies are whole is not known yet."""
     disk: str = ""
     """What is wrong with its disk, if copies could not be written to it and were not since."""
+    short: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    """Those of the incomplete of which replicas left the cluster, and no other that answers has what is
+    missing: up to which offset they go."""

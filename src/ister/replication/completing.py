@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from ister.errors import CorruptSegment, InvariantBroken, IsterError
+from ister.metadata.nodes import is_in_cluster
 from ister.metadata.state import TopicState
 from ister.metadata.store import MetadataStore
 from ister.metrics import Counter
@@ -43,6 +44,9 @@ class _Trouble:
     """Nobody has it better: it is read as it is."""
     disk: str = ""
     """Why the disk did not take it, at the last try."""
+    reach: int | None = None
+    """Up to which offset it goes, if replicas left the cluster and those that are there do not have the rest:
+    as of the last try."""
 
 
 class Completions:
@@ -94,6 +98,15 @@ class Completions:
     def behind(self) -> list[int]:
         """The segments of which this node is a replica and does not have a whole copy, as far as it knows."""
         return list(self._troubles)
+
+    @property
+    def short(self) -> list[tuple[int, int]]:
+        """Those of which nobody in the cluster is known to have the rest: up to which offset they go here."""
+        return [
+            (uid, trouble.reach)
+            for uid, trouble in self._troubles.items()
+            if trouble.reach is not None and not trouble.is_served
+        ]
 
     @property
     def disk_fault(self) -> str:
@@ -243,14 +256,15 @@ class Completions:
             raise
         except CorruptSegment as error:
             self.found_corrupt.add()
-            trouble.damage = error.message
+            trouble.damage, trouble.reach = error.message, None
             log.error("the copy of %s here is damaged, and is replaced: %s", key, error)
             return False
         except (IsterError, OSError) as error:
             log.warning("%s is not complete here: %s", key, error)
-            trouble.disk = disk_fault(error)
+            trouble.disk, trouble.reach = disk_fault(error), None
             return False
         trouble.disk = ""
+        trouble.reach = await self._reach(place) if finished is not Finished.WHOLE else None
         if finished is Finished.WHOLE and trouble.damage:
             self.replaced.add()
             log.warning("the damaged copy of %s was replaced", key)
@@ -262,6 +276,18 @@ class Completions:
         if trouble.is_served and not was_served:
             log.error("no replica of %s has what is damaged here, it is served as it is", key)
         return finished is Finished.WHOLE
+
+    async def _reach(self, place: Place) -> int | None:
+        """How far a copy goes that was not made whole; None as long as all who are to have it may bring the
+        rest, and of one of which that cannot be said."""
+        nodes = self._metadata.state.nodes
+        if all(is_in_cluster(nodes, member) for member in place.segment.replicas):
+            return None
+        try:
+            return (await self._sealed_copies.reach(place)).end_offset
+        except (IsterError, OSError) as error:
+            log.warning("it is not known how far %s goes here: %s", place.identity.key, error)
+            return None
 
     def _sources(self, place: Place) -> list[int]:
         return [m for m in place.segment.replicas if m != self._member and self._metadata.is_alive(m)]

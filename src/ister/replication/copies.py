@@ -112,6 +112,10 @@ class Copies:
         """Whether a disk that is in the cluster has this sealed segment, or is to have it."""
         return any(is_in_cluster(self._metadata.state.nodes, member) for member in segment.replicas)
 
+    def is_kept_by_all(self, segment: SegmentState) -> bool:
+        """Whether nobody who is to have this sealed segment has left: else who is there may be short."""
+        return all(is_in_cluster(self._metadata.state.nodes, member) for member in segment.replicas)
+
     def follower(self, segment_uid: int) -> FollowedSegment | None:
         """The log of a segment that is followed here, for readers."""
         return self.followers.log_of(segment_uid)

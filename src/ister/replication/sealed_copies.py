@@ -10,14 +10,17 @@ import logging
 from collections.abc import Awaitable, Callable
 from enum import Enum
 
-from ister.errors import CorruptFrame, NodeUnreachable
+from ister.errors import CorruptFrame, CorruptSegment, NodeUnreachable
 from ister.io.clock import Clock
 from ister.io.disk import Disk, parent
+from ister.protocol.replication import ReachAnswer
 from ister.replication.background import run_to_end
 from ister.replication.copies import Copies, wanted_of
 from ister.replication.copying import ASIDE, Copied, copy_log, replace_copy
 from ister.replication.places import Place
+from ister.replication.scrub import scrub_log
 from ister.replication.sources import CheckedReads
+from ister.wal.recovery import recover
 from ister.wal.seal_cut import cut_at_seal
 from ister.wal.set_aside import TailAside, set_aside
 
@@ -68,6 +71,8 @@ class SealedCopies:
         self._rate = bytes_per_second
         self.aside: dict[int, list[TailAside]] = {}
         """By segment: what came back of those that were given up (F6)."""
+        self.last_copies: dict[int, int] = {}
+        """Segments, and their topics, of which this node is no replica and may have what nobody else has."""
 
     async def finish(self, place: Place, sources: list[int], *, is_damaged: bool) -> Finished:
         """Make the log of a sealed segment end where the seal says, from any of these; one that is damaged is
@@ -100,6 +105,20 @@ class SealedCopies:
                     await self._set_aside(place, place.segment.lost_from)
                 await run_to_end(self._disk, lambda: remove_segment_files(self._disk, place.identity.path))
             return await self._pull(place, sources, copy_log)
+
+    async def reach(self, place: Place) -> ReachAnswer:
+        """How far the log here goes, durably (P2), of a sealed segment whose copy is not whole. Damage that
+        keeps it from being opened is an error, and no short end: nothing is given up by that."""
+        segment = place.segment
+        assert segment.data_end is not None
+        whole = ReachAnswer(segment.data_end, segment.end_position, segment.last_append_time_us)
+        await self._copies.sealed(place)
+        async with self._copies.lock(segment.uid):
+            self._copies.close_fenced(segment.uid)
+            if segment.lost_from is not None:  # before the log is opened, which may cut its tail
+                await self._set_aside(place, segment.lost_from)
+            found = await run_to_end(self._disk, lambda: _reach(self._disk, place))
+        return found if found.end_offset < segment.data_end else whole
 
     async def _pull(self, place: Place, members: list[int], bring: Bring) -> Finished:
         """From the first of these on, and from the next where one sends what is no good."""
@@ -154,19 +173,56 @@ class SealedCopies:
             place = copies.place(topic_uid, segment_uid)  # as it is now: others had the lock
             if place is None or self._member in place.segment.replicas or is_wanted(segment_uid):
                 return
-            if not place.segment.is_empty and not copies.is_kept(place.segment):
-                log.warning(
-                    "%s is on no disk that is in the cluster: what is here of it stays", place.identity.key
-                )
-                return
-            path = place.identity.path
             copies.close_fenced(segment_uid)
+            if await self._may_be_last(place):
+                if segment_uid not in self.last_copies:
+                    log.warning(
+                        "disks that had %s left the cluster: what is here of it stays", place.identity.key
+                    )
+                self.last_copies[segment_uid] = topic_uid
+                return
+            self.last_copies.pop(segment_uid, None)
+            path = place.identity.path
             copies.commit_known.pop(segment_uid, None)
             self._sealed.forget(path)
             if place.segment.lost_from is not None:
                 await self._set_aside(place, place.segment.lost_from)
             log.info("removing a copy that is kept elsewhere", extra={"fields": {"path": path}})
             await run_to_end(self._disk, lambda: remove_segment_files(self._disk, path))
+
+    async def _may_be_last(self, place: Place) -> bool:
+        """Whether a copy that is not to be here may be the only whole one, or all there is."""
+        segment, copies = place.segment, self._copies
+        if segment.is_empty or copies.is_kept_by_all(segment):
+            return False
+        if not self._disk.exists(place.identity.path + ".log"):
+            return False
+        if segment.lost_from is not None or not copies.is_kept(segment):
+            return not copies.is_kept(segment)
+        # Who is there may be short. A copy that is short itself, as of a repair that was given up, need not
+        # stay until that is known.
+        assert segment.data_end is not None
+        try:
+            found = await run_to_end(self._disk, lambda: _reach(self._disk, place))
+        except CorruptSegment:
+            return False
+        return found.end_offset >= segment.data_end
+
+    async def is_good(self, place: Place) -> bool:
+        """Whether the log here, of a segment that this node is no replica of, is durable up to the sealed end
+        and each of its frames is as it should be."""
+        copies, segment = self._copies, place.segment
+        assert segment.data_end is not None
+        await copies.sealed(place)
+        async with copies.lock(segment.uid):
+            copies.close_fenced(segment.uid)
+            commit = copies.commit_known.get(segment.uid, 0)
+            if not await run_to_end(self._disk, lambda: _cut(self._disk, place, commit)):
+                return False
+            finding = await scrub_log(
+                self._disk, self._clock, place.identity, segment.data_end, bytes_per_second=self._rate
+            )
+            return finding is None
 
 
 def remove_segment_files(disk: Disk, path: str) -> None:
@@ -176,6 +232,15 @@ def remove_segment_files(disk: Disk, path: str) -> None:
         for suffix in SUFFIXES:
             disk.remove(path + suffix)
         disk.sync_directory(directory)
+
+
+def _reach(disk: Disk, place: Place) -> ReachAnswer:
+    identity, state = place.identity, place.segment
+    if not disk.exists(identity.path + ".log"):
+        return ReachAnswer(identity.base_offset, 0, state.carried_append_time_us)
+    found = recover(disk, identity, state.carried_producers, state.carried_append_time_us, is_follower=True)
+    found.close()
+    return ReachAnswer(found.end_offset, found.position, found.last_append_time_us)
 
 
 def _cut(disk: Disk, place: Place, known_commit: int) -> bool:
