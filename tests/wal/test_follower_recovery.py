@@ -12,7 +12,7 @@ from ister.frame import HEADER_SIZE
 from ister.io.disk import Disk
 from ister.testing import Loss, SimDisk
 from ister.testing.faults import DeadProcess
-from ister.wal.recovery import Recovered, recover
+from ister.wal.recovery import Recovered, measure, recover
 
 LOG = IDENTITY.path + ".log"
 SIDE = IDENTITY.path + ".side"
@@ -187,3 +187,14 @@ def test_an_end_within_a_frame_is_an_error() -> None:
     asyncio.run(main())
     with pytest.raises(CorruptSegment, match="reaches across it, to 103"):
         reopen(disk.mount(), sealed_end=101)
+
+
+def test_measuring_a_log_cuts_nothing_of_what_lies_behind_damage() -> None:
+    disk = written()
+    disk.rot(LOG, 2 * FRAME + 70)
+    before = disk.durable_bytes(LOG)
+    found = measure(disk.mount(), IDENTITY, [], 0)
+    assert (found.end_offset, found.position) == (102, 2 * FRAME)
+    found.close()
+    disk.crash(Loss.ALL)
+    assert disk.durable_bytes(LOG) == before

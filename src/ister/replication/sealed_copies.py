@@ -20,7 +20,7 @@ from ister.replication.copying import ASIDE, Copied, copy_log, replace_copy
 from ister.replication.places import Place
 from ister.replication.scrub import scrub_log
 from ister.replication.sources import CheckedReads
-from ister.wal.recovery import recover
+from ister.wal.recovery import measure
 from ister.wal.seal_cut import cut_at_seal
 from ister.wal.set_aside import TailAside, set_aside
 
@@ -238,7 +238,7 @@ def _reach(disk: Disk, place: Place) -> ReachAnswer:
     identity, state = place.identity, place.segment
     if not disk.exists(identity.path + ".log"):
         return ReachAnswer(identity.base_offset, 0, state.carried_append_time_us)
-    found = recover(disk, identity, state.carried_producers, state.carried_append_time_us, is_follower=True)
+    found = measure(disk, identity, state.carried_producers, state.carried_append_time_us)
     found.close()
     return ReachAnswer(found.end_offset, found.position, found.last_append_time_us)
 

@@ -185,6 +185,25 @@ def recover(
         return state
 
 
+def measure(
+    disk: Disk, identity: SegmentIdentity, carried: list[ProducerRow], last_append_time_us: int
+) -> Recovered:
+    """How far a replica's log goes, durably (P2). Unlike `recover` it cuts nothing: what lies behind damage
+    may be all that is left of it. To be closed."""
+    with ExitStack() as opened:
+        file = disk.open(identity.path + ".log")
+        opened.callback(file.close)
+        side = disk.open(identity.path + ".side", create=True)
+        opened.callback(side.close)
+        state, proven = load(file, side, identity, carried, last_append_time_us, None)
+        checkpointed = state.position
+        scan(state, identity, None, proven, is_follower=True)
+        state.cut_bytes = 0
+        make_durable(disk, identity, state, checkpointed)
+        opened.pop_all()
+        return state
+
+
 def load(
     file: File,
     side: File,
