@@ -95,10 +95,11 @@ class Health:
             return False
         state, member = self.view(), node.running.metadata.member
         for topic, segment in self.segments(state):
-            if member not in segment.replicas:
+            if member not in segment.replicas or segment.is_empty:
                 continue
             others = [m for m in segment.replicas if m != member]
-            if segment.uid in self._struck or not all(map(state.is_active, others)):
+            # Who left for good was taken off the list, if there was nobody to come: it may be a list of one.
+            if not others or segment.uid in self._struck or not all(map(state.is_active, others)):
                 return False
             if not segment.is_sealed and not self._are_certain(state, topic, segment):
                 return False
