@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 
 from ister.errors import RecordsLost
 from ister.metadata.state import SegmentState
+from ister.replication import sealed_copies
 from tests.cluster_world import PEER_PORT, World, WorldNode, run_story
 from tests.losses.stories import aside
 from tests.replication.repair_helpers import (
@@ -103,5 +105,23 @@ def test_a_last_copy_that_is_damaged_is_neither_offered_nor_removed() -> None:
         now = next(one for one in sealed(world) if one.uid == segment.uid)
         assert away.member not in now.replicas
         assert has_files(world, away, segment)
+
+    run_story(story, **SETTINGS)
+
+
+def test_a_whole_copy_is_not_removed_and_copied_anew_for_the_repair_that_asks_for_it() -> None:
+    """It may be on offer: the metadata would count it while it is half there."""
+
+    async def story(world: World) -> None:
+        away, segment = await left_with_others(world)
+        await away.start()
+        await until(lambda: segment.uid in away.broker.replication.sealed_copies.last_copies)
+        replication = away.broker.replication
+        place = replication.copies.place(away.topic("t").state.uid, segment.uid)
+        assert place is not None and away.member not in place.segment.replicas
+        with mock.patch.object(sealed_copies, "remove_segment_files") as removed:
+            taken = await replication.sealed_copies.take_in(place, [], is_resumed=False)
+        assert (taken, removed.called) == (sealed_copies.Finished.WHOLE, False)
+        assert is_whole(world, away, segment)
 
     run_story(story, **SETTINGS)

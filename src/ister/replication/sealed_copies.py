@@ -98,11 +98,14 @@ class SealedCopies:
 
     async def take_in(self, place: Place, sources: list[int], *, is_resumed: bool) -> Finished:
         """Copy a sealed segment that this node is no replica of. What is here of it is nothing to rely on,
-        unless this process has begun with it."""
-        async with self._copies.lock(place.segment.uid):
+        unless this process has begun with it, or finds it whole and may be offering it."""
+        segment = place.segment
+        async with self._copies.lock(segment.uid):
             if not is_resumed:
-                if place.segment.lost_from is not None:
-                    await self._set_aside(place, place.segment.lost_from)
+                if segment.lost_from is not None:
+                    await self._set_aside(place, segment.lost_from)
+                elif segment.uid in self.last_copies and await self._is_good(place):
+                    return Finished.WHOLE
                 await run_to_end(self._disk, lambda: remove_segment_files(self._disk, place.identity.path))
             return await self._pull(place, sources, copy_log)
 
@@ -211,18 +214,26 @@ class SealedCopies:
     async def is_good(self, place: Place) -> bool:
         """Whether the log here, of a segment that this node is no replica of, is durable up to the sealed end
         and each of its frames is as it should be."""
+        await self._copies.sealed(place)
+        async with self._copies.lock(place.segment.uid):
+            return await self._is_good(place)
+
+    async def _is_good(self, place: Place) -> bool:
+        """The same for who has the lock."""
         copies, segment = self._copies, place.segment
         assert segment.data_end is not None
-        await copies.sealed(place)
-        async with copies.lock(segment.uid):
-            copies.close_fenced(segment.uid)
-            commit = copies.commit_known.get(segment.uid, 0)
+        copies.close_fenced(segment.uid)
+        commit = copies.commit_known.get(segment.uid, 0)
+        try:
             if not await run_to_end(self._disk, lambda: _cut(self._disk, place, commit)):
                 return False
-            finding = await scrub_log(
-                self._disk, self._clock, place.identity, segment.data_end, bytes_per_second=self._rate
-            )
-            return finding is None
+        except CorruptSegment as error:
+            log.warning("what is here of %s is damaged: %s", place.identity.key, error)
+            return False
+        finding = await scrub_log(
+            self._disk, self._clock, place.identity, segment.data_end, bytes_per_second=self._rate
+        )
+        return finding is None
 
 
 def remove_segment_files(disk: Disk, path: str) -> None:
