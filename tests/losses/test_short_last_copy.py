@@ -15,6 +15,9 @@ from tests.losses.stories import cut_off, numbers, up_to_the_loss, values_from
 from tests.losses.test_several_replicas import SETTINGS, Split, split
 from tests.replication.repair_helpers import is_healed, until
 
+pytestmark = pytest.mark.slow
+
+
 STORY = {**SETTINGS, "repair_after_ms": 10_000}
 
 

@@ -15,6 +15,8 @@ from ister.protocol.peer import node_of
 from ister.replication import copying
 from tests.replicas_sim.small import World, play
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("is_other_down", [False, True])
 @pytest.mark.parametrize("steps", range(4))

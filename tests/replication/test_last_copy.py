@@ -24,6 +24,9 @@ from tests.replication.repair_helpers import (
     until,
 )
 
+pytestmark = pytest.mark.slow
+
+
 SETTINGS = {"nodes": 7, "replicas": 2, "segment_records": 2, "repair_after_ms": 10_000}
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.replicas_sim.small import World, play
+
+pytestmark = pytest.mark.slow
 
 
 def test_nothing_is_kept_of_segments_that_were_sealed_and_trimmed_while_this_node_was_cut_off() -> None:
