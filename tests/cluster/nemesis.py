@@ -16,6 +16,7 @@ from unittest import mock
 
 from ister.errors import IsterError, JoinFailed
 from ister.metadata.commands import Outcome
+from ister.metadata.proposing import Proposals
 from ister.metadata.replicated import ReplicatedMetadata
 from ister.testing import Loss, SimNetwork, VirtualLoop
 from ister.testing.history import History
@@ -368,15 +369,15 @@ class Nemesis:
     async def late_proposals(self) -> None:
         """Commands that were proposed in these moments come a second time, long after: when their proposer
         may be dead, started again, or have gone on. Each is idempotent or a compare-and-set."""
-        propose = ReplicatedMetadata._propose_once
+        propose = Proposals.propose_once
 
-        async def again_later(metadata: ReplicatedMetadata, data: bytes, timeout: float) -> Outcome:
+        async def again_later(proposals: Proposals, data: bytes, timeout: float) -> Outcome:
             if self.dice.random() < 0.5:
                 delay = self.dice.choice((0.05, 0.5, 2.0, 6.0))
                 self.loop.call_later(delay, self._propose_late, data, context=self._context)
-            return await propose(metadata, data, timeout)
+            return await propose(proposals, data, timeout)
 
-        with mock.patch.object(ReplicatedMetadata, "_propose_once", again_later):
+        with mock.patch.object(Proposals, "propose_once", again_later):
             await asyncio.sleep(self.dice.uniform(0.5, 4))
 
     def _propose_late(self, data: bytes) -> None:

@@ -19,6 +19,7 @@ from ister.broker.requests import Requests
 from ister.broker.topic_log import TopicLog
 from ister.errors import IsterError, NotLeader
 from ister.metadata.commands import Outcome, SealSegment
+from ister.metadata.proposing import Proposals
 from ister.metadata.replicated import ReplicatedMetadata
 from ister.metadata.state import ClusterState, TopicState
 from ister.protocol import messages
@@ -143,11 +144,11 @@ def applying_depends_on_the_node() -> contextlib.AbstractContextManager[Any]:
 def a_read_does_not_ask_the_leader() -> contextlib.AbstractContextManager[Any]:
     """Checker 9: what this node knows is taken for all that there is."""
 
-    async def local(self: ReplicatedMetadata, timeout: float) -> None:
-        if not self.raft.leader:
+    async def local(self: Proposals, timeout: float) -> None:
+        if not self._raft.leader:
             raise NotLeader("no leader is known")
 
-    return mock.patch.object(ReplicatedMetadata, "_read_once", local)
+    return mock.patch.object(Proposals, "read_once", local)
 
 
 # Handoffs and leases.

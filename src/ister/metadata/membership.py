@@ -28,6 +28,8 @@ from ister.errors import (
     RequestTimeout,
 )
 from ister.metadata.commands import RemoveNode, Result
+from ister.metadata.nodes import upsert_of
+from ister.metadata.proposing import ATTEMPT_SECONDS
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.messages import Kind, NodeAnswer
 from ister.protocol.peer import (
@@ -49,7 +51,6 @@ log = logging.getLogger("ister.metadata")
 
 MAX_VOTERS = 7
 RECONCILE_SECONDS = 0.25
-ATTEMPT_SECONDS = 2.0
 TRANSFER_SECONDS = 5.0
 REPLACE_HINT = (
     "Start it with the data directory that it had. If that is gone for good, --replace-disk lets it in "
@@ -143,13 +144,11 @@ class Members:
         node = join.node
         if not store.raft.is_leader:
             header = encode_header(join)
-            answer = await store.ask_leader(PeerKind.JOIN, header, timeout=ATTEMPT_SECONDS)
+            answer = await store.proposals.ask_leader(PeerKind.JOIN, header, timeout=ATTEMPT_SECONDS)
             return decode_header(JoinAnswer, answer)
         known = store.state.nodes.get(node.node_id)
         if known is not None and known.disk_id != node.disk_id and self._is_alive(known.member):
             raise NodeIdInUse(f"node {node.node_id} is in the cluster already, on another disk, and is alive")
-        from ister.metadata.replicated import upsert_of
-
         # Where clients find it, it says itself, when it is there: until then nothing is given to it.
         node = msgspec.structs.replace(node, client_host="", client_port=0)
         replaced = known if known is not None and known.disk_id != node.disk_id else None
@@ -183,7 +182,7 @@ class Members:
         """Done by the metadata leader, whoever was asked."""
         store = self._store
         if not store.raft.is_leader:
-            answer = await store.ask_leader(
+            answer = await store.proposals.ask_leader(
                 PeerKind.ADMIN, encode_header(request), timeout=TRANSFER_SECONDS + ATTEMPT_SECONDS
             )
             return decode_header(NodeAnswer, answer)

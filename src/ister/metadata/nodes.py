@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from ister.protocol.peer import member_of, node_of
+from ister.metadata.commands import UpsertNode
+from ister.protocol.peer import NodeAddress, member_of, node_of
 
 
 class NodeState(msgspec.Struct, array_like=True, frozen=True):
@@ -75,3 +76,46 @@ def why_not_proposer(nodes: Nodes, member: int, starts: int) -> str:
     if node.starts != starts:
         return f"node {node.node_id} was started again after it proposed this"
     return ""
+
+
+# A node as it speaks of itself, as it is kept, and as a command tells of it.
+
+
+def address_of(node: NodeState) -> NodeAddress:
+    return NodeAddress(
+        node.node_id,
+        node.disk_id,
+        node.peer_host,
+        node.peer_port,
+        node.client_host,
+        node.client_port,
+    )
+
+
+def node_state_of(node: NodeAddress, starts: int) -> NodeState:
+    return NodeState(
+        node.node_id,
+        node.disk_id,
+        starts,
+        node.peer_host,
+        node.peer_port,
+        node.client_host,
+        node.client_port,
+    )
+
+
+def upsert_of(
+    node: NodeAddress, starts: int, *, replaces: bool = False, replaced: NodeState | None = None
+) -> UpsertNode:
+    return UpsertNode(
+        node.node_id,
+        node.disk_id,
+        starts,
+        node.peer_host,
+        node.peer_port,
+        node.client_host,
+        node.client_port,
+        replaces,
+        replaced.starts if replaced is not None else 0,
+        replaced.member if replaced is not None else 0,
+    )

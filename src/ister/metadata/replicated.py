@@ -1,15 +1,11 @@
 """Metadata of a cluster, be it of one node: the commands of `ister.metadata` carried by Raft.
 
-Any node may propose: on the metadata leader the command enters the log, elsewhere it travels to the leader
-and its outcome comes back, and the call returns once this node has applied it too. Nobody waits for ever:
-past a deadline the error says that no majority could be found. Every command is idempotent or a
-compare-and-set, so that one whose answer was lost is simply proposed again.
-
 A start has steps, in this order: `listen`, `join` (only a node that has no cluster yet), `open`, and
 `announce`, which tells the cluster of this start and of where clients find it (I2). Until the announcement
 was applied here, what this node knows may be older than its own last life: it must not lead anything.
 
-Who takes part is `ister.metadata.membership`'s business, where the others are `ister.metadata.known`'s.
+Who takes part is `ister.metadata.membership`'s business, where the others are `ister.metadata.known`'s, how a
+command gets to the leader `ister.metadata.proposing`'s.
 """
 
 from __future__ import annotations
@@ -18,18 +14,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import TypeVar
 
 import msgspec
 
 from ister.errors import (
     BadRequest,
-    ConnectionFailed,
     DataDirectoryError,
     IsterError,
     NotLeader,
-    Overloaded,
-    RequestTimeout,
 )
 from ister.io.disk import Disk
 from ister.io.network import Network
@@ -42,11 +34,12 @@ from ister.metadata.commands import (
     Result,
     UpsertNode,
     decode_command,
-    encode_command,
 )
 from ister.metadata.known import KnownNodes
 from ister.metadata.membership import Members
-from ister.metadata.state import ClusterState, NodeState
+from ister.metadata.nodes import address_of, node_state_of, upsert_of
+from ister.metadata.proposing import ATTEMPT_SECONDS, Proposals
+from ister.metadata.state import ClusterState
 from ister.metadata.store import Watcher
 from ister.peers import Peers
 from ister.protocol.codec import decode_header, encode_header
@@ -58,14 +51,8 @@ from ister.raft.driver import SNAPSHOT_EVERY, TICK_SECONDS, RaftNode
 log = logging.getLogger("ister.metadata")
 
 PROPOSE_SECONDS = 10.0
-ATTEMPT_SECONDS = 2.0
 HAND_OVER_SECONDS = 1.0
 REFUSED_SECONDS = 5.0
-_FIRST_PAUSE_SECONDS = 0.02
-
-_RETRIED = (NotLeader, ConnectionFailed, RequestTimeout, Overloaded)
-
-T = TypeVar("T")
 
 ServeOther = Callable[[int, bytes, bytes], Awaitable[bytes]]
 """Answers what another part of the node is asked by its peers: kind, header, payload -> the answer."""
@@ -115,7 +102,6 @@ class ReplicatedMetadata:
         self.serve_replicas: ServeReplicas = _serve_no_replicas
         self.on_fatal = on_fatal
         self._now_us = now_us
-        self._random = random
         self._on_restored = on_restored
         self._watchers: list[Watcher] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -143,6 +129,7 @@ class ReplicatedMetadata:
             snapshot_every=snapshot_every,
             tick_seconds=tick_seconds,
         )
+        self.proposals = Proposals(self.raft, self.peers, myself.member, random)
         self.members = Members(self)
 
     @property
@@ -254,64 +241,11 @@ class ReplicatedMetadata:
         self._watchers.append(watcher)
 
     async def propose(self, command: AnyCommand, timeout: float = PROPOSE_SECONDS) -> Outcome:
-        data = encode_command(command)
-
-        async def attempt(seconds: float) -> Outcome:
-            outcome = await self._propose_once(data, seconds)
-            await self.raft.wait_applied(outcome.index, seconds)
-            return outcome
-
-        return await self._persist(attempt, timeout, "metadata could not be changed")
+        return await self.proposals.propose(command, timeout)
 
     async def read_index(self, timeout: float = PROPOSE_SECONDS) -> None:
         """Returns once this node's state has everything that was committed anywhere when it was called."""
-        await self._persist(self._read_once, timeout, "no metadata leader could be asked")
-
-    async def _persist(self, attempt: Callable[[float], Awaitable[T]], timeout: float, what: str) -> T:
-        """Try again after what may pass, until the deadline."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        pause = _FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                return await attempt(max(0.01, min(ATTEMPT_SECONDS, deadline - loop.time())))
-            except _RETRIED as error:
-                if self.raft.failure is not None:
-                    raise self.raft.failure.again() from error
-                if loop.time() >= deadline:
-                    raise RequestTimeout(
-                        f"{what} within {timeout:.0f} s: {error.message}",
-                        hint="The cluster may have no majority; ask `ister cluster status` on several nodes.",
-                    ) from error
-                await asyncio.sleep(min(pause * (0.5 + self._random.random()), deadline - loop.time()))
-                pause = min(pause * 1.5, 0.1)
-
-    async def _propose_once(self, data: bytes, timeout: float) -> Outcome:
-        if self.raft.is_leader:
-            outcome = await self.raft.propose(data, timeout)
-            assert isinstance(outcome, Outcome)
-            return outcome
-        answer = await self.ask_leader(PeerKind.PROPOSE, b"", data, timeout=timeout)
-        return msgspec.msgpack.decode(answer, type=Outcome)
-
-    async def _read_once(self, timeout: float) -> None:
-        if self.raft.is_leader:
-            await self.raft.read_index(timeout)
-            return
-        answer = await self.ask_leader(PeerKind.READ_INDEX, b"", timeout=timeout)
-        await self.raft.wait_applied(int.from_bytes(answer, "little"), timeout)
-
-    async def ask_leader(
-        self, kind: PeerKind, header: bytes, payload: bytes = b"", *, timeout: float
-    ) -> bytes:
-        """One request to the metadata leader, which is another node."""
-        leader = self.raft.leader
-        if not leader or leader == self.member:
-            raise NotLeader(
-                "no metadata leader is known",
-                hint="The cluster may have no majority; ask `ister cluster status` on several nodes.",
-            )
-        return (await self.peers.request(leader, kind, header, payload, timeout=timeout)).header
+        await self.proposals.read_index(timeout)
 
     async def wait_applied(self, index: int, timeout: float) -> None:
         """Returns once this node has applied up to `index` (H3)."""
@@ -444,7 +378,7 @@ class ReplicatedMetadata:
 
     def _look_for_myself(self) -> None:
         known = self.state.nodes.get(self.myself.node_id)
-        if known is not None and known == _node_of(self.myself, self.starts):
+        if known is not None and known == node_state_of(self.myself, self.starts):
             self.announced.set()
 
 
@@ -466,43 +400,3 @@ class _Machine:
 
     def restore(self, data: bytes) -> None:
         self._store.restored(data)
-
-
-def upsert_of(
-    node: NodeAddress, starts: int, *, replaces: bool = False, replaced: NodeState | None = None
-) -> UpsertNode:
-    return UpsertNode(
-        node.node_id,
-        node.disk_id,
-        starts,
-        node.peer_host,
-        node.peer_port,
-        node.client_host,
-        node.client_port,
-        replaces,
-        replaced.starts if replaced is not None else 0,
-        replaced.member if replaced is not None else 0,
-    )
-
-
-def _node_of(node: NodeAddress, starts: int) -> NodeState:
-    return NodeState(
-        node.node_id,
-        node.disk_id,
-        starts,
-        node.peer_host,
-        node.peer_port,
-        node.client_host,
-        node.client_port,
-    )
-
-
-def address_of(node: NodeState) -> NodeAddress:
-    return NodeAddress(
-        node.node_id,
-        node.disk_id,
-        node.peer_host,
-        node.peer_port,
-        node.client_host,
-        node.client_port,
-    )

@@ -1,0 +1,95 @@
+"""Asking the metadata leader, wherever it is: to take a command, or how far it has committed.
+
+On the leader a command enters the log, elsewhere it travels there and its outcome comes back; the call
+returns once this node has applied it too. Nobody waits for ever: past a deadline the error says that no
+majority could be found.
+
+Fault model: leaders change, requests and answers are lost, so that a command may be applied though its answer
+never came. Every one is idempotent or a compare-and-set, and is simply proposed again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TypeVar
+
+import msgspec
+
+from ister.errors import ConnectionFailed, NotLeader, Overloaded, RequestTimeout
+from ister.metadata.commands import AnyCommand, Outcome, encode_command
+from ister.peers import Peers
+from ister.protocol.peer import PeerKind
+from ister.raft.driver import RaftNode
+
+ATTEMPT_SECONDS = 2.0
+_FIRST_PAUSE_SECONDS = 0.02
+
+_RETRIED = (NotLeader, ConnectionFailed, RequestTimeout, Overloaded)
+_NO_MAJORITY = "The cluster may have no majority; ask `ister cluster status` on several nodes."
+
+T = TypeVar("T")
+
+
+class Proposals:
+    def __init__(self, raft: RaftNode, peers: Peers, member: int, random: Random) -> None:
+        self._raft = raft
+        self._peers = peers
+        self._member = member
+        self._random = random
+
+    async def propose(self, command: AnyCommand, timeout: float) -> Outcome:
+        data = encode_command(command)
+
+        async def attempt(seconds: float) -> Outcome:
+            outcome = await self.propose_once(data, seconds)
+            await self._raft.wait_applied(outcome.index, seconds)
+            return outcome
+
+        return await self._persist(attempt, timeout, "metadata could not be changed")
+
+    async def read_index(self, timeout: float) -> None:
+        await self._persist(self.read_once, timeout, "no metadata leader could be asked")
+
+    async def _persist(self, attempt: Callable[[float], Awaitable[T]], timeout: float, what: str) -> T:
+        """Try again after what may pass, until the deadline."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return await attempt(max(0.01, min(ATTEMPT_SECONDS, deadline - loop.time())))
+            except _RETRIED as error:
+                if self._raft.failure is not None:
+                    raise self._raft.failure.again() from error
+                if loop.time() >= deadline:
+                    raise RequestTimeout(
+                        f"{what} within {timeout:.0f} s: {error.message}", hint=_NO_MAJORITY
+                    ) from error
+                await asyncio.sleep(min(pause * (0.5 + self._random.random()), deadline - loop.time()))
+                pause = min(pause * 1.5, 0.1)
+
+    async def propose_once(self, data: bytes, timeout: float) -> Outcome:
+        if self._raft.is_leader:
+            outcome = await self._raft.propose(data, timeout)
+            assert isinstance(outcome, Outcome)
+            return outcome
+        answer = await self.ask_leader(PeerKind.PROPOSE, b"", data, timeout=timeout)
+        return msgspec.msgpack.decode(answer, type=Outcome)
+
+    async def read_once(self, timeout: float) -> None:
+        if self._raft.is_leader:
+            await self._raft.read_index(timeout)
+            return
+        answer = await self.ask_leader(PeerKind.READ_INDEX, b"", timeout=timeout)
+        await self._raft.wait_applied(int.from_bytes(answer, "little"), timeout)
+
+    async def ask_leader(
+        self, kind: PeerKind, header: bytes, payload: bytes = b"", *, timeout: float
+    ) -> bytes:
+        """One request to the metadata leader, which is another node."""
+        leader = self._raft.leader
+        if not leader or leader == self._member:
+            raise NotLeader("no metadata leader is known", hint=_NO_MAJORITY)
+        return (await self._peers.request(leader, kind, header, payload, timeout=timeout)).header
