@@ -92,15 +92,15 @@ def address_of(node: NodeState) -> NodeAddress:
     )
 
 
-def node_state_of(node: NodeAddress, starts: int) -> NodeState:
+def node_state_of(command: UpsertNode) -> NodeState:
     return NodeState(
-        node.node_id,
-        node.disk_id,
-        starts,
-        node.peer_host,
-        node.peer_port,
-        node.client_host,
-        node.client_port,
+        command.node_id,
+        command.disk_id,
+        command.starts,
+        command.peer_host,
+        command.peer_port,
+        command.client_host,
+        command.client_port,
     )
 
 

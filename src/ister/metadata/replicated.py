@@ -378,7 +378,7 @@ class ReplicatedMetadata:
 
     def _look_for_myself(self) -> None:
         known = self.state.nodes.get(self.myself.node_id)
-        if known is not None and known == node_state_of(self.myself, self.starts):
+        if known is not None and known == node_state_of(upsert_of(self.myself, self.starts)):
             self.announced.set()
 
 

@@ -33,7 +33,7 @@ from ister.metadata.commands import (
     TrimTopic,
     UpsertNode,
 )
-from ister.metadata.nodes import NodeState, inactive_among, is_active, why_not_placed
+from ister.metadata.nodes import NodeState, inactive_among, is_active, node_state_of, why_not_placed
 from ister.metadata.topics import LostRange, SegmentState, TopicState
 from ister.protocol.peer import identity_fault
 
@@ -161,7 +161,7 @@ class ClusterState:
         return Outcome(Result.APPLIED, index)
 
     def _upsert_node(self, index: int, command: UpsertNode) -> Outcome:
-        told = _node_state(command)
+        told = node_state_of(command)
         refused = identity_fault(told.node_id, told.disk_id) or self._why_not(told, command)
         if refused:
             return Outcome(Result.REFUSED, index, refused)
@@ -332,15 +332,3 @@ class ClusterState:
             state.topics[topic.name] = state._by_uid[topic.uid] = topic
             state._note_open(topic)
         return state
-
-
-def _node_state(command: UpsertNode) -> NodeState:
-    return NodeState(
-        command.node_id,
-        command.disk_id,
-        command.starts,
-        command.peer_host,
-        command.peer_port,
-        command.client_host,
-        command.client_port,
-    )

@@ -228,9 +228,11 @@ class Repairs:
         return self._change(topic, segment, members) is not None
 
     def _change(self, topic: TopicState, segment: SegmentState, members: Standing) -> Change | None:
-        return change_for(
+        """What is to be done, if this node may do it: whoever is to go leaves that to those who stay."""
+        change = change_for(
             segment.replicas, topic.settings.replicas, members, self._held, self._avoided.keys()
         )
+        return change if change is not None and self._node.member in change.replicas else None
 
     def _is_turn(self, segment: SegmentState, members: Standing) -> bool:
         """The first replica that answers begins; whoever comes after it does if that was to no avail."""
@@ -249,8 +251,6 @@ class Repairs:
                 return
             if await self._carry_out(place, change):
                 self.repaired.add()
-            else:
-                self._rest(uid)
         except (IsterError, OSError) as error:
             log.warning("a repair came to nothing, and is tried again: %s", error)
             self.failed.add()
@@ -265,7 +265,8 @@ class Repairs:
         self._resting[uid] = self._now() + REST_SECONDS
 
     async def _carry_out(self, place: Place, change: Change) -> bool:
-        """Whether the list is changed now."""
+        """Whether the list is changed now. Where the reason for it is another meanwhile, the next look finds
+        what is to be done; it rests where somebody who is to confirm is not whole yet, or it was refused."""
         topic_uid, segment, key = place.topic.uid, place.segment, place.identity.key
         pause = FIRST_POLL_SECONDS
         for member in (change.target,) if change.target else change.confirmed_by:
@@ -273,6 +274,7 @@ class Repairs:
                 continue
             while not await self._is_whole_at(member, place):
                 if not change.target:
+                    self._rest(segment.uid)
                     return False
                 await asyncio.sleep(pause)
                 pause = min(POLL_SECONDS, 2 * pause)
@@ -292,6 +294,8 @@ class Repairs:
             "replicas changed" if outcome.result is Result.APPLIED else "not changed",
             extra={"fields": fields},
         )
+        if outcome.result is Result.REFUSED:
+            self._rest(segment.uid)
         return outcome.result is Result.APPLIED
 
     def _still_holds(self, place: Place, change: Change) -> bool:
@@ -299,7 +303,7 @@ class Repairs:
         now = self._node.copies.place(place.topic.uid, place.segment.uid)
         if now is None or now.segment.replicas != change.expected:
             return False
-        if not self._node.completions.is_whole(now.segment.uid) or self._node.member not in change.replicas:
+        if not self._node.completions.is_whole(now.segment.uid):
             return False
         fresh = self._change(now.topic, now.segment, self.standing())
         return fresh is not None and bool(fresh.target) == bool(change.target)
