@@ -227,13 +227,19 @@ class Link:
             return
 
     async def _dial(self, node: NodeAddress) -> Outbound:
+        made: Outbound | None = None
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                made = await self._network.connect(self._make, node.peer_host, node.peer_port)
-                assert isinstance(made, Outbound)
+                connected = await self._network.connect(self._make, node.peer_host, node.peer_port)
+                assert isinstance(connected, Outbound)
+                made = connected
                 answer = await made.greeted
-        except TimeoutError as error:
-            raise ConnectionFailed(f"node {node.node_id} did not greet in time") from error
+        except BaseException as error:
+            if made is not None:
+                made.abort()  # it may be taken, and never be answered
+            if isinstance(error, TimeoutError):
+                raise ConnectionFailed(f"node {node.node_id} did not greet in time") from error
+            raise
         if answer.node.member != node.member:
             made.close()
             raise ConnectionFailed(

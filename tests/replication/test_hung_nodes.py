@@ -135,3 +135,23 @@ def test_a_node_that_hung_is_asked_again_once_it_is_the_only_one_left() -> None:
             assert [topic.topic for topic in await log.list_topics()] == ["default/t"]
 
     run_story(story, replicas=3)
+
+
+def test_the_others_keep_no_connections_that_it_does_not_greet() -> None:
+    """Each attempt to reach it left one open behind it, for as long as it hung."""
+
+    async def story(world: World) -> None:
+        leader, (_, *others), _ = await hung_leader(world)
+        hang(leader)
+        await asyncio.sleep(120)
+        assert leader.process is not None
+        kept = [
+            stream
+            for stream in world.network._streams.values()
+            if stream.server.host == f"node-{leader.node_id}" and not stream.client.is_closing()
+        ]
+        assert len(kept) <= 3 * len(others), "one for the metadata, one for frames, one for requests, each"
+        go_on(leader)
+        await agree(world, "t", 1)
+
+    run_story(story, replicas=3)
