@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 
 from ister.errors import BadRequest, IsterError, Overloaded, RequestTimeout
@@ -38,6 +39,7 @@ log = logging.getLogger("ister.peers")
 GREETING_BYTES = 64 * 1024
 GREETING_SECONDS = 5.0
 SILENT_SECONDS = 15.0
+TELL_EVERY_SECONDS = 60.0
 MAX_CALLERS = 256
 MAX_REQUESTS = 4096
 """Of one member, that are not answered yet."""
@@ -78,6 +80,8 @@ class Callers:
         self.now_us = now_us
         self._all: dict[Caller, None] = {}
         self._calls = 0
+        self._told: dict[str, float] = {}
+        """Why members were refused, and when that was last said."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -108,6 +112,17 @@ class Callers:
 
     def lost(self, caller: Caller) -> None:
         self._all.pop(caller, None)
+
+    def is_news(self, refusal: str) -> bool:
+        """Whether this is to be said again: who is refused calls again within a second, for as long as it
+        runs."""
+        now = asyncio.get_running_loop().time()
+        if now - self._told.get(refusal, -math.inf) < TELL_EVERY_SECONDS:
+            return False
+        if len(self._told) >= MAX_CALLERS:
+            self._told.clear()
+        self._told[refusal] = now
+        return True
 
     def drop(self, is_gone: Callable[[PeerHello], bool]) -> None:
         for caller in [one for one in self._all if one.hello is not None and is_gone(one.hello)]:
@@ -203,7 +218,8 @@ class Caller(MessageStream):
     def _greet(self, correlation: int, hello: PeerHello) -> None:
         error = self._callers.accepts(hello)
         if error is not None:
-            log.warning("peer refused: %s", error.message, extra={"fields": {"peer": self.peer}})
+            level = logging.WARNING if self._callers.is_news(error.message) else logging.DEBUG
+            log.log(level, "peer refused: %s", error.message, extra={"fields": {"peer": self.peer}})
             self.send_raw(encode_failure(correlation, error))
             self.close()
             return

@@ -239,6 +239,28 @@ def test_i1_a_node_of_another_cluster_is_refused() -> None:
     simulate(main, seed=9, limit_seconds=300)
 
 
+def test_a_node_of_another_cluster_that_calls_again_and_again_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        cluster = Cluster(loop)
+        await cluster.of_three()
+        stranger = Peers(
+            cluster.network.host("stranger"),
+            lambda: PeerHello("c2", NodeAddress(9, "00", "stranger", 1, "stranger", 1)),
+            on_raft=lambda sender, data: None,
+            serve=_nothing,
+            accepts=lambda hello: None,
+        )
+        stranger.know([cluster.store(1).myself], 0)  # as a wrong address makes it: it dials for ever
+        await asyncio.sleep(150)
+        await stranger.stop()
+
+    simulate(main, seed=9, limit_seconds=300)
+    said = [record for record in caplog.records if "cluster c2 called" in record.getMessage()]
+    assert len(said) == 3, "at once, and then once a minute"
+
+
 def test_a_minority_refuses_changes_with_a_reason() -> None:
     async def main(loop: VirtualLoop) -> None:
         cluster = Cluster(loop)
