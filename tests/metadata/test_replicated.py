@@ -19,6 +19,17 @@ async def _nothing(node: NodeAddress, kind: int, header: bytes, payload: bytes) 
     raise BadRequest("nothing is served here")
 
 
+def of_another_cluster(cluster: Cluster) -> Peers:
+    """What a node has to do with others' sockets, of one that belongs elsewhere."""
+    return Peers(
+        cluster.network.host("stranger"),
+        lambda: PeerHello("c2", NodeAddress(9, "00", "stranger", 1, "stranger", 1)),
+        on_raft=lambda sender, data: None,
+        serve=_nothing,
+        accepts=lambda hello: None,
+    )
+
+
 def test_three_nodes_join_are_promoted_and_any_of_them_proposes() -> None:
     async def main(loop: VirtualLoop) -> None:
         cluster = Cluster(loop)
@@ -226,13 +237,7 @@ def test_i1_a_node_of_another_cluster_is_refused() -> None:
     async def main(loop: VirtualLoop) -> None:
         cluster = Cluster(loop)
         await cluster.of_three()
-        stranger = Peers(
-            cluster.network.host("stranger"),
-            lambda: PeerHello("c2", NodeAddress(9, "00", "stranger", 1, "stranger", 1)),
-            on_raft=lambda sender, data: None,
-            serve=_nothing,
-            accepts=lambda hello: None,
-        )
+        stranger = of_another_cluster(cluster)
         with pytest.raises(BadRequest, match="cluster c2 called, this is cluster c1"):
             await stranger.ask("node-1", PEER_PORT, 4, b"", timeout=5)
 
@@ -245,13 +250,7 @@ def test_a_node_of_another_cluster_that_calls_again_and_again_does_not_fill_the_
     async def main(loop: VirtualLoop) -> None:
         cluster = Cluster(loop)
         await cluster.of_three()
-        stranger = Peers(
-            cluster.network.host("stranger"),
-            lambda: PeerHello("c2", NodeAddress(9, "00", "stranger", 1, "stranger", 1)),
-            on_raft=lambda sender, data: None,
-            serve=_nothing,
-            accepts=lambda hello: None,
-        )
+        stranger = of_another_cluster(cluster)
         stranger.know([cluster.store(1).myself], 0)  # as a wrong address makes it: it dials for ever
         await asyncio.sleep(150)
         await stranger.stop()
