@@ -22,7 +22,7 @@ from ister.io.disk import Disk
 from ister.metadata.commands import SealSegment
 from ister.metadata.state import TopicState
 from ister.protocol.peer import PeerKind, node_of
-from ister.protocol.replication import Refusal, Replicated
+from ister.protocol.replication import Copy, Fence, ReadLog, Refusal, Replicated
 from ister.replication import copies, copying, follower, sealed_copies
 from ister.replication.copies import Copies
 from ister.replication.failover_events import Begun, Members, ProposeSeal
@@ -113,8 +113,8 @@ def a_fence_needs_no_begun_recovery() -> Planted:
     async def begun_at_once(self: Attempt) -> Begun:
         return Begun(next(counter))
 
-    async def whatever(self: Copies, topic_uid: int, segment_uid: int, number: int) -> Place:
-        return await self.find(topic_uid, segment_uid, segment_uid)
+    async def whatever(self: Copies, request: Fence | Copy | ReadLog) -> Place:
+        return await self.find(request.topic_uid, request.segment_uid, request.segment_uid)
 
     return _all_of(
         mock.patch.object(Attempt, "_begin", begun_at_once),
@@ -149,8 +149,8 @@ def a_wiped_replica_counts_as_an_empty_one() -> Planted:
         node = home.metadata.state.nodes.get(node_of(member))
         return node.member if node is not None else member
 
-    async def of_any_disk(self: Copies, topic_uid: int, segment_uid: int, number: int) -> Place:
-        place = await in_recovery(self, topic_uid, segment_uid, number)
+    async def of_any_disk(self: Copies, request: Fence | Copy | ReadLog) -> Place:
+        place = await in_recovery(self, request)
         replicas = [*place.segment.replicas, self._member]
         return place._replace(segment=msgspec.structs.replace(place.segment, replicas=replicas))
 

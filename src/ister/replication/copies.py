@@ -140,12 +140,13 @@ class Copies:
         raise BadRequest(f"there is no request of kind {kind} about a segment's copy")
 
     async def fence(self, request: Fence) -> FenceAnswer:
-        place = await self._in_recovery(request.topic_uid, request.segment_uid, request.recovery)
+        place = await self._in_recovery(request)
         state, key = place.segment, place.identity.key
         if self._member not in state.replicas:
             raise UnknownTopic(f"this node, on this disk, has no copy of {key}")
         known = await self._stop(place, request.recovery)
         async with self.lock(request.segment_uid):
+            await self._in_recovery(request)  # still: it may have been sealed while this waited
             is_leader = state.leader == self._member
             self.close_fenced(state.uid)
             found = await run_to_end(
@@ -170,9 +171,10 @@ class Copies:
 
     async def copy(self, request: Copy) -> CopyAnswer:
         """Bring the log here up to where the recovery says. A substitute begins with nothing."""
-        place = await self._in_recovery(request.topic_uid, request.segment_uid, request.recovery)
+        place = await self._in_recovery(request)
         await self._stop(place, request.recovery)
         async with self.lock(request.segment_uid):
+            await self._in_recovery(request)
             self.close_fenced(request.segment_uid)
             await run_to_end(self._disk, lambda: _promise(self._disk, place, request.recovery))
             copied = await copy_log(
@@ -204,9 +206,8 @@ class Copies:
                 raise
         if not request.recovery:
             raise NotLeader(f"this node does not know yet that {identity.key} is sealed")
-        if state.recovery != request.recovery:
-            raise SegmentFenced(f"recovery {request.recovery} of {identity.key} is not its last one")
         async with self.lock(request.segment_uid):
+            await self._in_recovery(request)
             opened = self._fenced.get(state.uid)
             if opened is None:
                 is_leader = state.leader == self._member
@@ -235,9 +236,10 @@ class Copies:
         if opened is not None:
             opened.close()
 
-    async def _in_recovery(self, topic_uid: int, segment_uid: int, recovery: int) -> Place:
-        """The segment, if this is its last recovery (F1)."""
-        place = await self.find(topic_uid, segment_uid, recovery)
+    async def _in_recovery(self, request: Fence | Copy | ReadLog) -> Place:
+        """The segment, if this is of its last recovery (F1)."""
+        recovery = request.recovery
+        place = await self.find(request.topic_uid, request.segment_uid, recovery)
         state, key = place.segment, place.identity.key
         if state.is_sealed:
             raise SegmentFenced(f"{key} is sealed at {state.end_offset}")
