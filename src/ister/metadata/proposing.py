@@ -5,7 +5,9 @@ returns once this node has applied it too. Nobody waits for ever: past a deadlin
 majority could be found.
 
 Fault model: leaders change, requests and answers are lost, so that a command may be applied though its answer
-never came. Every one is idempotent or a compare-and-set, and is simply proposed again.
+never came. Every one may be applied twice: it is idempotent, a compare-and-set, or, as `BeginRecovery`, takes
+the place of its like. So it is simply proposed again; but not by a node that knows what came of it, and is
+slow to apply it itself: one whose disk hangs would do so for as long as it hangs.
 """
 
 from __future__ import annotations
@@ -40,14 +42,21 @@ class Proposals:
         self._random = random
 
     async def propose(self, command: AnyCommand, timeout: float) -> Outcome:
-        data = encode_command(command)
-
-        async def attempt(seconds: float) -> Outcome:
-            outcome = await self.propose_once(data, seconds)
-            await self._raft.wait_applied(outcome.index, seconds)
-            return outcome
-
-        return await self._persist(attempt, timeout, "metadata could not be changed")
+        loop, data = asyncio.get_running_loop(), encode_command(command)
+        deadline = loop.time() + timeout
+        outcome = await self._persist(
+            lambda seconds: self.propose_once(data, seconds), timeout, "metadata could not be changed"
+        )
+        try:
+            await self._raft.wait_applied(outcome.index, max(0.01, deadline - loop.time()))
+        except _RETRIED as error:
+            if self._raft.failure is not None:
+                raise self._raft.failure.again() from error
+            raise RequestTimeout(
+                f"metadata was changed, but this node has not applied that within {timeout:.0f} s",
+                hint="Its disk may hang, or its way to the metadata leader be cut: look at its log and disk.",
+            ) from error
+        return outcome
 
     async def read_index(self, timeout: float) -> None:
         await self._persist(self.read_once, timeout, "no metadata leader could be asked")

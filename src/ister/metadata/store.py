@@ -39,8 +39,8 @@ class MetadataStore(Protocol):
     async def propose(self, command: AnyCommand) -> Outcome:
         """Make the command durable and apply it; returns what came of it, once it is applied here.
 
-        Raises a retriable `IsterError` when nobody can say whether it will be applied; every command is
-        either idempotent or a compare-and-set, so proposing it again is safe.
+        Raises a retriable `IsterError` when nobody can say whether it will be applied, or this node did not
+        hear in time that it was. Every command may be applied twice, so proposing it again is safe.
         """
         ...
 

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ister.errors import CorruptSegment, IsterError
+from ister.errors import CorruptSegment, InvariantBroken, IsterError
 from ister.frame import base_and_count
 from ister.io.disk import Disk
 from ister.peers import Peers
@@ -38,7 +38,8 @@ TELL_SECONDS = 0.05
 """After so long followers are told of a commit point, if nothing that is sent tells them (F5)."""
 ASK_AGAIN_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
-"""A follower that refuses, and not for good, is asked again after pauses between these."""
+"""A follower that refuses, and not for good, is asked again after pauses between these; and so is this disk
+for what a follower lacks."""
 NO_LIMIT = 1 << 62
 
 
@@ -79,6 +80,9 @@ class Leading:
         self._on_lost = on_lost
         self._told_due: asyncio.TimerHandle | None = None
         self._catching_up: dict[int, asyncio.Task[None]] = {}
+        self._unread: dict[int, int] = {}
+        """How often in a row what a follower lacks could not be read here."""
+        self._reading_again: dict[int, asyncio.TimerHandle] = {}
         self._confirming = Confirming(self.progress.quorum - 1, self._ask_all)
         self._closed = False
         self._refusals: dict[int, tuple[int, int]] = {}
@@ -121,7 +125,7 @@ class Leading:
         for question in self._confirming.open:
             self._ask(member, question)
         if self.segment.durable_end == self.segment.identity.base_offset:
-            # Nothing was ever appended: there is nothing that it could have.
+            # Nothing is durable here yet. What it may have of that it is sent again, and skips.
             self.progress.answered(member, Replicated(self.uid, self.segment.durable_end))
             return
         self._send(member, self.progress.synced_end(member), 0, (), 0)
@@ -133,7 +137,13 @@ class Leading:
         if self._closed:
             return
         has_refused, synced_end = bool(self.progress.refusal(member)), self.progress.synced_end(member)
-        self.progress.answered(member, answer)
+        try:
+            self.progress.answered(member, answer)
+        except InvariantBroken as error:
+            # Which of the two logs is the right one is not for either to say: a recovery compares them all.
+            log.critical("%s: %s", self.segment.identity.key, error.message)
+            self._on_lost(error.message)
+            return
         if answer.refusal:
             self._streams.counters.refused(answer.refusal)
         if answer.refusal in (Refusal.FENCED, Refusal.SEALED):
@@ -154,14 +164,12 @@ class Leading:
     def _refused(self, member: int, refusal: Refusal, synced_end: int) -> None:
         """Its disk may be full for a while, or it may not have heard of the segment yet."""
         count, furthest = self._refusals.get(member, (0, 0))
-        count += 1
-        self._refusals[member] = count, max(furthest, synced_end)
+        self._refusals[member] = count + 1, max(furthest, synced_end)
         key = self.segment.identity.key
         if refusal is Refusal.STORAGE:
             self._streams.refusing[member] = self.uid
         log.warning("node %d does not follow %s: %s", node_of(member), key, refusal)
-        seconds = min(ASK_AGAIN_SECONDS * 2.0 ** (count - 1), LONGEST_PAUSE_SECONDS)
-        asyncio.get_running_loop().call_later(seconds, self._ask_again, member)
+        asyncio.get_running_loop().call_later(_pause_after(count), self._ask_again, member)
 
     def _is_mended(self, member: int) -> bool:
         """Whether it has taken more than it had when it refused; that it answers is not enough."""
@@ -210,6 +218,8 @@ class Leading:
                 refusal = self.progress.refusal(member)
                 is_connected = self.progress.is_connected(member)
                 why = f"refuses: {refusal}" if refusal else "connects" if is_connected else "not connected"
+            elif member in self._unread:
+                why = "its leader cannot read what it lacks"
             if lacks or why:
                 since, _ = self._marks.get(member, (self._now(), 0))
                 found.append(
@@ -277,7 +287,7 @@ class Leading:
     def _pump(self, member: int) -> None:
         """Send what a follower lacks, as far as there is room."""
         segment = self.segment
-        while not self._closed and member not in self._catching_up and self._streams.has_room(member):
+        while self._may_read_for(member) and self._streams.has_room(member):
             offset = self.progress.wants(member, segment.end_offset, WINDOW_BYTES)
             if offset is None:
                 return
@@ -290,6 +300,9 @@ class Leading:
             if not frames or end_of(frames[-1]) <= offset:
                 return  # what there is to send is taken, and sent, by the next cycle
             self._send_read(member, offset, frames)
+
+    def _may_read_for(self, member: int) -> bool:
+        return not self._closed and member not in self._catching_up and member not in self._reading_again
 
     def _send_read(self, member: int, offset: int, frames: Sequence[Bytes]) -> None:
         end = end_of(frames[-1])
@@ -313,28 +326,48 @@ class Leading:
             if found.damage is not None:
                 raise found.damage
         except (OSError, CorruptSegment) as error:
-            log.error("%s cannot be read for node %d: %s", segment.identity.key, node_of(member), error)
-            if isinstance(error, CorruptSegment) and not self._closed:
-                self._on_lost(error.message)
+            self._not_read(member, error)
             return
         finally:
             segment.release()
             del self._catching_up[member]
+        self._unread.pop(member, None)
         if not self._closed and self.progress.wants(member, segment.end_offset, WINDOW_BYTES) == offset:
             size = sum(map(len, found.buffers))
             self._send(member, offset, offset + found.records, found.buffers, size)
+        self._pump(member)
+
+    def _not_read(self, member: int, error: OSError | CorruptSegment) -> None:
+        """Damage is for a recovery to mend; a read that failed may succeed the next time."""
+        log.error("%s cannot be read for node %d: %s", self.segment.identity.key, node_of(member), error)
+        if self._closed:
+            return
+        if isinstance(error, CorruptSegment):
+            self._on_lost(error.message)
+            return
+        count = self._unread[member] = self._unread.get(member, 0) + 1
+        again = asyncio.get_running_loop().call_later(_pause_after(count - 1), self._read_again, member)
+        self._reading_again[member] = again
+
+    def _read_again(self, member: int) -> None:
+        del self._reading_again[member]
         self._pump(member)
 
     def close(self) -> None:
         """The segment is sealed, fenced or gone: nothing more is sent, and answers are not looked at."""
         self._closed = True
         self._confirming.close()
-        if self._told_due is not None:
-            self._told_due.cancel()
+        for timer in (self._told_due, *self._reading_again.values()):
+            if timer is not None:
+                timer.cancel()
         for member in self.followers:
             self._streams.remove(member, self)
             if self._streams.refusing.get(member) == self.uid:
                 del self._streams.refusing[member]
+
+
+def _pause_after(failures: int) -> float:
+    return min(ASK_AGAIN_SECONDS * 2.0 ** min(failures, 10), LONGEST_PAUSE_SECONDS)
 
 
 def end_of(frame: Bytes) -> int:

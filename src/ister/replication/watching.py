@@ -2,9 +2,9 @@
 
 A segment whose leader does not answer for `failover_after` is recovered by the first of its other replicas
 that this node believes alive. One whose recovery was begun, and does not come to an end in three times that,
-is by the next replica behind its coordinator. Every node decides by what it sees: that two decide the same
-costs time, not records. A leader that was restarted, or lost its segment otherwise, knows it at first hand
-and begins at once.
+is by the next replica behind its coordinator, who has no more time for beginning again. Every node decides by
+what it sees: that two decide the same costs time, not records. A leader that was restarted, or lost its
+segment otherwise, knows it at first hand and begins at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ister.metadata.state import TopicState
 from ister.metadata.store import MetadataStore
@@ -31,14 +31,21 @@ class Watched(Protocol):
     recoveries: Recoveries
 
 
+class _Recovering(NamedTuple):
+    segment_uid: int
+    coordinator: int
+    since: float
+    """When this coordinator has first begun; or when this node last had its turn."""
+
+
 class Watch:
     def __init__(self, node: Watched, failover_after: float) -> None:
         self._node = node
         self._after = failover_after
         self._silent_since: dict[int, float] = {}
         """Members that do not answer, or were restarted and find no majority; and since when."""
-        self._recovering: dict[int, float] = {}
-        """Topics whose open segment is being recovered, by whomever; since when the last one has begun."""
+        self._recovering: dict[int, _Recovering] = {}
+        """By topic, those whose open segment is being recovered, by whomever."""
 
     async def run(self) -> None:
         self.look_at_all()
@@ -48,10 +55,9 @@ class Watch:
 
     def look_at_all(self) -> None:
         """After a start, or when much of the metadata came at once: who had begun a recovery may be gone."""
-        now = asyncio.get_running_loop().time()
         for topic in self._node.metadata.state.topics.values():
             if topic.open_segment.recovery:
-                self._recovering.setdefault(topic.uid, now)
+                self.recovery_began(topic)
 
     def silent_for(self, leader: int) -> float:
         """For how long a member that leads does not answer, at least, in seconds; 0 if it does."""
@@ -64,10 +70,13 @@ class Watch:
         if not segment.recovery:
             self._node.recoveries.begin(topic)
         else:
-            self._recovering.setdefault(topic.uid, asyncio.get_running_loop().time())
+            self.recovery_began(topic)
 
     def recovery_began(self, topic: TopicState) -> None:
-        self._recovering[topic.uid] = asyncio.get_running_loop().time()
+        segment, known = topic.open_segment, self._recovering.get(topic.uid)
+        if known is None or known[:2] != (segment.uid, segment.coordinator):
+            now = asyncio.get_running_loop().time()
+            self._recovering[topic.uid] = _Recovering(segment.uid, segment.coordinator, now)
 
     def _look(self, now: float) -> None:
         metadata = self._node.metadata
@@ -80,12 +89,12 @@ class Watch:
                 # before this node in the line may hear it all the same, and see nothing to do.
                 is_cut_off = metadata.is_leader and now - since >= PATIENCE * self._after
                 self._stand_in_for(member, is_cut_off=is_cut_off)
-        for uid, since in list(self._recovering.items()):
+        for uid, known in list(self._recovering.items()):
             topic = state.topic_by_uid(uid)
             if topic is None or not topic.open_segment.recovery:
                 del self._recovering[uid]
-            elif now - since >= PATIENCE * self._after * self._turn(topic):
-                self._recovering[uid] = now
+            elif now - known.since >= PATIENCE * self._after * self._turn(topic):
+                self._recovering[uid] = known._replace(since=now)
                 self._node.recoveries.begin(topic)
 
     def _stand_in_for(self, leader: int, *, is_cut_off: bool) -> None:
