@@ -118,12 +118,12 @@ def test_a_whole_copy_is_not_removed_and_copied_anew_for_the_repair_that_asks_fo
     async def story(world: World) -> None:
         away, segment = await left_with_others(world)
         await away.start()
-        await until(lambda: segment.uid in away.broker.replication.sealed_copies.last_copies)
+        await until(lambda: segment.uid in away.broker.replication.leaving.segments)
         replication = away.broker.replication
         place = replication.copies.place(away.topic("t").state.uid, segment.uid)
         assert place is not None and away.member not in place.segment.replicas
         with mock.patch.object(sealed_copies, "remove_segment_files") as removed:
-            taken = await replication.sealed_copies.take_in(place, [], is_resumed=False)
+            taken = await replication.sealed_copies.take_in(place, [], is_resumed=False, begins=mock.Mock())
         assert (taken, removed.called) == (sealed_copies.Finished.WHOLE, False)
         assert is_whole(world, away, segment)
 

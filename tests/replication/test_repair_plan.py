@@ -43,7 +43,21 @@ def test_a_list_that_is_too_short_grows() -> None:
 
 
 def test_a_disk_that_never_comes_back_leaves_the_list_when_the_others_are_all_there_can_be() -> None:
-    assert change_for([1, 2, 3], 3, Standing({1, 2}, [1, 2], ()), {}) == Change([1, 2, 3], [1, 2])
+    change = change_for([1, 2, 3], 3, Standing({1, 2}, [1, 2], ()), {})
+    assert change == Change([1, 2, 3], [1, 2], confirmed_by=(1, 2)), "who stays may end short"
+    assert change_for([1, 2, 3], 3, Standing({1, 2}, [1], ()), {}) is None
+
+
+def test_one_is_dropped_for_one_that_comes_however_long_the_list() -> None:
+    """A seal with substitutes has a longer one, and those who are silent may be the ones that are whole."""
+    change = change_for([1, 2, 3, 4, 5, 6, 7], 5, standing([4, 5, 6, 7, 8], lost={1, 2, 3}), {})
+    assert change == Change([1, 2, 3, 4, 5, 6, 7], [2, 3, 4, 5, 6, 7, 8], target=8)
+
+
+def test_where_too_few_are_known_to_be_whole_all_are_asked() -> None:
+    change = change_for([1, 2, 3], 3, standing([1, 2, 3]), {}, is_doubtful=True)
+    assert change == Change([1, 2, 3], [1, 2, 3], confirmed_by=(1, 2, 3))
+    assert change_for([1, 2, 3], 3, standing([1, 2], silent={3}), {}, is_doubtful=True) is None
 
 
 def test_a_list_that_is_too_long_is_cut_once_those_that_stay_say_that_they_are_whole() -> None:

@@ -85,7 +85,7 @@ def test_a_log_that_ends_short_is_said_to_and_is_left_as_it_is() -> None:
 def test_damage_before_the_sealed_end_is_an_end_that_is_short_unless_a_checkpoint_knows_better() -> None:
     disk = written()
     disk.rot(LOG, 2 * FRAME + 70)
-    assert cut(disk.mount(), 108) == SealCut(104, 2 * FRAME, False)
+    assert cut(disk.mount(), 108) == SealCut(104, 2 * FRAME, False, has_frames_behind=True)
     known = written(checkpoint_at=5)
     known.rot(LOG, 2 * FRAME + 70)
     with pytest.raises(CorruptSegment, match="offset 104 cannot be read"):

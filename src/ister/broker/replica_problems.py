@@ -16,6 +16,7 @@ from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.messages import Problem
 from ister.protocol.peer import node_of
 from ister.protocol.standing import Standing
+from ister.quorum import acknowledging, revealing
 
 if TYPE_CHECKING:
     from ister.broker.broker import Broker
@@ -140,8 +141,7 @@ def _recoveries(broker: Broker, standings: Mapping[int, Standing]) -> list[Probl
 
 def _may_recover(broker: Broker, segment: SegmentState) -> bool:
     """Whether so many of its replicas are there that a recovery can find its end: R - Q + 1."""
-    replicas = segment.replicas
-    return _alive(broker, segment) >= len(replicas) - (len(replicas) // 2 + 1) + 1
+    return _alive(broker, segment) >= revealing(len(segment.replicas))
 
 
 def _away(broker: Broker, segment: SegmentState) -> list[int]:
@@ -192,7 +192,7 @@ def _of_recovery(broker: Broker, topic: TopicState, standings: Mapping[int, Stan
 def _stuck(broker: Broker, topics: list[TopicState], standings: Mapping[int, Standing]) -> Problem:
     """Too few replicas are left: nothing goes on by itself."""
     segment = topics[0].open_segment
-    needed = len(segment.replicas) - (len(segment.replicas) // 2 + 1) + 1
+    needed = revealing(len(segment.replicas))
     away = _away(broker, segment)
     what = (
         f"{some([one.name for one in topics])} cannot be written: {_alive(broker, segment)} of "
@@ -213,7 +213,7 @@ def _is_short(broker: Broker, segment: SegmentState) -> bool:
     """Whether its leader is up and nobody recovers it, but too few of its replicas are to acknowledge."""
     replicas = segment.replicas
     is_led = len(replicas) > 1 and not segment.recovery and broker.metadata.is_alive(segment.leader)
-    return is_led and _alive(broker, segment) <= len(replicas) // 2
+    return is_led and _alive(broker, segment) < acknowledging(len(replicas))
 
 
 def _too_few(broker: Broker) -> list[Problem]:
@@ -227,7 +227,7 @@ def _too_few(broker: Broker) -> list[Problem]:
 
 def _waits_for(broker: Broker, away: list[int], topics: list[TopicState]) -> Problem:
     segment, metadata = topics[0].open_segment, broker.metadata
-    quorum = len(segment.replicas) // 2 + 1
+    quorum = acknowledging(len(segment.replicas))
     what = (
         f"{some([one.name for one in topics])} cannot be written: {_alive(broker, segment)} of "
         f"{len(segment.replicas)} replicas of {topics[0].key_of(segment)} answer, {quorum} have to "

@@ -27,7 +27,7 @@ from ister.replication.failover_events import ProposeSeal
 from ister.replication.follower import Known
 from ister.replication.guests import Guests
 from ister.replication.leader import Streams
-from ister.replication.offering import Offers
+from ister.replication.leaving import LeavingCopies
 from ister.replication.places import Place
 from ister.replication.recovering import Recoveries
 from ister.replication.repair import Repairs
@@ -94,7 +94,7 @@ class NodeReplication:
             lambda: broker.upkeep.may_remove,
             self.let_go,
         )
-        self.offers = Offers(self.copies, self.sealed_copies, broker.metadata, self.member, self.let_go)
+        self.leaving = LeavingCopies(self, self.guests.has)
         self.repairs = Repairs(self, broker.config.repair_after_ms / 1000, broker.spawn)
         self.scrubbing = Scrubbing(self, broker.disk, broker.clock, broker.config.scrub_bytes_per_second)
         broker.metrics.add(
@@ -154,10 +154,10 @@ class NodeReplication:
         """This start is announced: what is known here is no older than this node's last life."""
         self._broker.spawn(self._look_after_leading())
         self._broker.spawn(self._watch.run())
-        self._broker.spawn(self.completions.look_at_all())
+        self.completions.look_at_all()
         self._broker.spawn(self.guests.sweep())
         self._broker.spawn(self.repairs.run())
-        self._broker.spawn(self.offers.run())
+        self._broker.spawn(self.leaving.run())
         self._broker.spawn(self.scrubbing.run())
 
     async def hand_over(self) -> None:
@@ -233,7 +233,7 @@ class NodeReplication:
             self.completions.sealed(place)
             if segment.recovery and self.member not in segment.replicas:
                 # It was to be a substitute, or the recovery went on without it.
-                self._broker.spawn(self.let_go(topic.uid, segment.uid))
+                self.let_go(topic.uid, segment.uid)
 
     def replicas_changed(self, topic: TopicState, segment: SegmentState, before: list[int]) -> None:
         """Of a sealed segment, by a repair (F4)."""
@@ -242,7 +242,7 @@ class NodeReplication:
             self.completions.joined(place, is_whole=self.guests.joined(segment.uid))
         elif self.member in before and self.member not in segment.replicas:
             self.completions.left(topic.uid, segment.uid)
-            self._broker.spawn(self.let_go(topic.uid, segment.uid))
+            self.let_go(topic.uid, segment.uid)
 
     def trimmed(self, topic: TopicState) -> None:
         self.completions.trimmed(topic)
@@ -258,17 +258,14 @@ class NodeReplication:
         followed = set(self.metadata.state.followed_by(self.member).values())
         self._broker.spawn(self.copies.forget_all_but(followed))
         if self._broker.upkeep.may_remove:
-            self._broker.spawn(self.completions.look_at_all())
+            for place in self.guests.now_replicas():
+                self.completions.joined(place, is_whole=self.guests.joined(place.segment.uid))
+            self.completions.look_at_all()
             self._broker.spawn(self._broker.upkeep.let_go_of_dropped())
 
-    async def let_go(self, topic_uid: int, segment_uid: int) -> None:
-        """Remove the files of a sealed segment that this node is no replica of; what cannot be removed is
-        found again at the next start."""
-        if self._broker.upkeep.may_remove:
-            try:
-                await self.sealed_copies.remove(topic_uid, segment_uid, self.guests.has)
-            except OSError as error:
-                log.warning("segment %d was not removed, the next start tries again: %s", segment_uid, error)
+    def let_go(self, topic_uid: int, segment_uid: int) -> None:
+        """There may be files of a sealed segment that this node is no replica of."""
+        self.leaving.add(topic_uid, segment_uid)
 
     def copies_of(self, topic: TopicState) -> TopicCopies:
         """What is below its replica count, for people."""

@@ -9,6 +9,7 @@ from ister.metadata.commands import AcceptLoss, SealSegment
 from ister.metadata.placement import choose_replicas, next_leader
 from ister.metadata.state import TopicState
 from ister.protocol.codec import MAX_MESSAGE_BYTES
+from ister.quorum import acknowledging
 from ister.replication.failover_events import ProposeSeal
 from ister.wal.producers import ProducerRow, ProducerTable
 from ister.wal.segment import Segment
@@ -171,7 +172,7 @@ def replicas_for(storage: Storage, name: str, count: int, leader: int) -> list[i
     willing = [member for member in able if member not in storage.replication.streams.refusing]
     chosen = choose_replicas(leader, willing if len(willing) >= count else able, count, name)
     others = [member for member in metadata.state.active_members if member not in chosen]
-    least = min(count, len(chosen) + len(others)) // 2 + 1
+    least = acknowledging(min(count, len(chosen) + len(others)))
     others.sort(key=metadata.is_alive, reverse=True)
     return chosen + others[: max(0, least - len(chosen))]
 

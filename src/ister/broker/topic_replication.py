@@ -20,6 +20,7 @@ from ister.errors import CorruptSegment, NotLeader, SegmentFenced
 from ister.frame import FrameHeader, decode_header
 from ister.metadata.state import SegmentState
 from ister.protocol.peer import node_of
+from ister.quorum import revealing
 from ister.replication.follower import Known
 from ister.replication.leader import Behind, Leading
 from ister.wal.followed import FollowedSegment
@@ -271,7 +272,7 @@ class ReplicatedTopic(OpenableTopic):
         if not self.awaits_recovery or not self._storage.may_lead.is_set():
             return False
         alive = sum(map(metadata.is_alive, state.replicas))
-        return alive < len(state.replicas) - len(state.replicas) // 2
+        return alive < revealing(len(state.replicas))
 
     def _what_is_missing(self) -> str:
         state, metadata = self.state.open_segment, self._storage.metadata

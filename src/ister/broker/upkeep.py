@@ -60,22 +60,22 @@ class Upkeep:
         for path in gone:
             log.info("removing what is no longer in the metadata", extra={"fields": {"path": path}})
             await disk.run(lambda path=path: disk.remove(path))  # type: ignore[misc]
-        await self._let_go_of_dropped(files)
+        self._let_go_of_dropped(files)
 
     async def let_go_of_dropped(self) -> None:
         """What other nodes keep now, and this one does not any more."""
         disk = self._broker.disk
         try:
-            await self._let_go_of_dropped(await disk.run(lambda: list_files(disk)))
+            self._let_go_of_dropped(await disk.run(lambda: list_files(disk)))
         except OSError as error:
             log.warning(
                 "copies that are kept elsewhere were not removed, the next start tries again: %s", error
             )
 
-    async def _let_go_of_dropped(self, files: Files) -> None:
+    def _let_go_of_dropped(self, files: Files) -> None:
         metadata = self._broker.metadata
         for topic_uid, segment_uid in find_dropped(files, metadata.state, metadata.member):
-            await self._broker.replication.let_go(topic_uid, segment_uid)
+            self._broker.replication.let_go(topic_uid, segment_uid)
 
     async def open_all(self) -> None:
         """Open what was there before the start, so that the first request need not wait for it."""

@@ -126,6 +126,9 @@ class SetReplicas(Command, frozen=True):
     segment: int
     expected: list[int]
     replicas: list[int]
+    """Those that are new in it have said that they are whole."""
+    confirmed: int = 0
+    """So many in it have said so; 0 if only those that are new were asked."""
 
 
 class AcceptLoss(Command, frozen=True):

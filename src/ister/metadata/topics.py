@@ -12,6 +12,7 @@ import msgspec
 
 from ister.names import wal_key
 from ister.protocol.messages import TopicSettings
+from ister.quorum import acknowledging
 from ister.wal.producers import ProducerRow
 
 
@@ -46,6 +47,9 @@ class SegmentState(msgspec.Struct, array_like=True, gc=False):
     """The largest `segment_records` that the topic had while this segment was open: how far its leader may
     have gone, whichever of them it had heard of (F6). 0 of one that is sealed, or was opened before this was
     kept."""
+    whole_at_least: int = 0
+    """Of a sealed segment: so many of `replicas` are known to have had all of it; the others may end short,
+    and be completed without anybody saying so here. 0 of one that was sealed before this was kept."""
 
     @property
     def is_sealed(self) -> bool:
@@ -55,6 +59,11 @@ class SegmentState(msgspec.Struct, array_like=True, gc=False):
     def data_end(self) -> int | None:
         """Where the records end that a replica must have: short of the seal if the rest was given up."""
         return self.end_offset if self.lost_from is None else self.lost_from
+
+    @property
+    def surely_whole(self) -> int:
+        """So many of its replicas, whichever they are, have all that was acknowledged."""
+        return self.whole_at_least or acknowledging(len(self.replicas))
 
     @property
     def is_empty(self) -> bool:

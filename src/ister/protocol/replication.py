@@ -76,7 +76,7 @@ class Copy(Message, frozen=True):
     """Bring your log of this segment up to `end_offset`, from another's. Answered when that is durable.
 
     Of a sealed segment, with no recovery: have a whole copy of it. Then it is answered within moments, if
-    only with `NOT_YET`, and asked again."""
+    only with `NOT_YET`, and asked again. Without a source: say only whether you are a replica that has it."""
 
     topic_uid: int
     segment_uid: int

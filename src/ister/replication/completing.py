@@ -152,9 +152,10 @@ class Completions:
         for segment in topic.segments:
             self._troubles.pop(segment.uid, None)
 
-    async def look_at_all(self) -> None:
+    def look_at_all(self) -> None:
         """After a start, or when much of the metadata came at once: every sealed segment of which this node
-        is a replica, and which was not looked at yet, one after the other."""
+        is a replica, and which was not looked at yet, one after the other. None of them is called whole
+        before, not even by whoever asks in the next moment."""
         found: list[Place] = []
         here: dict[int, set[int]] = {}
         for topic in self._metadata.state.topics.values():
@@ -170,7 +171,10 @@ class Completions:
         for place in found:
             self._troubles[place.segment.uid] = _Trouble()
         self._has_looked = True
-        for place in found:
+        self._spawn(self._complete_all(found))
+
+    async def _complete_all(self, places: list[Place]) -> None:
+        for place in places:
             await self._complete(place, once=True)
 
     def _ended_it(self, place: Place) -> bool:

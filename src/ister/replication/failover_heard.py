@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ister.errors import invariant
 from ister.protocol.peer import node_of
+from ister.quorum import acknowledging, revealing
 from ister.replication.failover_events import Copied, Fenced, FenceFault, Members
 
 
@@ -16,7 +17,7 @@ class Heard:
         invariant(len(set(replicas)) == len(replicas), f"a replica is named twice in {replicas}")
         self.own = own
         self.replicas = replicas
-        self.quorum = len(replicas) // 2 + 1
+        self.quorum = acknowledging(len(replicas))
         self.members = members
         self.answers: dict[int, Fenced] = {}
         """The replicas' answers that stand."""
@@ -82,7 +83,7 @@ class Heard:
     @property
     def answers_needed(self) -> int:
         """So many without doubt that one of them has every acknowledged record: R - Q + 1."""
-        return len(self.replicas) - self.quorum + 1
+        return revealing(len(self.replicas))
 
     def is_enough(self) -> bool:
         """Has one of those who answered every acknowledged record, whichever Q acknowledged it (F2, P3)?"""

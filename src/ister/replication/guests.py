@@ -2,7 +2,7 @@
 
 Whoever repairs asks for the copy again and again until it is told that all of it is durable here; then it
 has the metadata make this node a replica (F4). The copy itself goes on between two questions, one at a time
-for all, at the rate that repairs may have. One that nobody asks for any more is given up, and its files go.
+for all, at the rate that repairs may have. One that nobody asks for any more is given up (`leaving`).
 
 Fault model: whoever repairs may stop at any moment, and another go on in its place; the change of the
 metadata may come long after the copy was given up. So then it is looked up whether the copy is here.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ister.errors import CorruptFrame, IsterError, NodeUnreachable, NotLeader, Overloaded, StorageFailed
@@ -44,6 +44,9 @@ class _Guest:
     """What is on disk was copied by this process."""
     is_whole: bool = False
 
+    def begin(self) -> None:
+        self.is_begun = True
+
 
 class Guests:
     def __init__(
@@ -54,16 +57,17 @@ class Guests:
         metadata: MetadataStore,
         member: int,
         is_ready: Callable[[], bool],
-        remove: Callable[[int, int], Awaitable[None]],
+        let_go: Callable[[int, int], None],
     ) -> None:
-        """`is_ready` once the files here were compared with the metadata; `remove` lets go of a segment's."""
+        """`is_ready` once the files here were compared with the metadata; `let_go` is told of a segment whose
+        copy is not wanted here any more."""
         self._copies = copies
         self._sealed_copies = sealed_copies
         self._completions = completions
         self._metadata = metadata
         self._member = member
         self._is_ready = is_ready
-        self._remove = remove
+        self._let_go = let_go
         self._guests: dict[int, _Guest] = {}
         self._turn = asyncio.Lock()
         self.copied = Counter("repair_copies_total", "Sealed segments copied here to be a replica of them.")
@@ -80,8 +84,10 @@ class Guests:
         done = CopyAnswer(segment.data_end, segment.end_position)
         if self._member in segment.replicas:
             return done if self._completions.is_whole(segment.uid) else CopyAnswer(NOT_YET, 0)
-        if not self._is_ready():
-            return CopyAnswer(NOT_YET, 0)  # it was just started: who asks again soon is not kept waiting
+        if not request.source or not self._is_ready():
+            return CopyAnswer(
+                NOT_YET, 0
+            )  # only asked; or just started, and who asks again soon need not wait
         guest = self._welcome(place, request.source)
         if not guest.is_whole:
             assert guest.task is not None
@@ -113,8 +119,9 @@ class Guests:
         async with self._turn:
             others = [m for m in place.segment.replicas if self._metadata.is_alive(m)]
             others.sort(key=lambda member: member != source)
-            is_resumed, guest.is_begun = guest.is_begun, True
-            finished = await self._sealed_copies.take_in(place, others, is_resumed=is_resumed)
+            finished = await self._sealed_copies.take_in(
+                place, others, is_resumed=guest.is_begun, begins=guest.begin
+            )
         match finished:
             case Finished.WHOLE:
                 guest.is_whole = True
@@ -133,6 +140,11 @@ class Guests:
             guest.task.cancel()
         return guest is not None and guest.is_whole
 
+    def now_replicas(self) -> list[Place]:
+        """The segments whose copies are, or were to be, made here, and that the metadata counts by now."""
+        places = (self._copies.place(guest.topic_uid, uid) for uid, guest in self._guests.items())
+        return [place for place in places if place is not None and self._member in place.segment.replicas]
+
     async def sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
@@ -149,7 +161,7 @@ class Guests:
         if guest.task is not None and not guest.task.done():
             guest.task.cancel()
             await asyncio.wait([guest.task])
-        await self._remove(guest.topic_uid, uid)
+        self._let_go(guest.topic_uid, uid)
 
     async def close(self) -> None:
         running = [one.task for one in self._guests.values() if one.task is not None and not one.task.done()]

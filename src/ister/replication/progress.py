@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from ister.errors import InvariantBroken, invariant
 from ister.protocol.peer import node_of
 from ister.protocol.replication import Refusal, Replicated
+from ister.quorum import acknowledging
 
 _FOR_GOOD = (Refusal.FENCED, Refusal.SEALED)
 
@@ -61,7 +62,7 @@ class Progress:
 
     def __init__(self, own: int, replicas: Sequence[int], base_offset: int) -> None:
         invariant(own in replicas, f"{own} leads, but is none of the replicas {replicas}")
-        self.quorum = len(replicas) // 2 + 1
+        self.quorum = acknowledging(len(replicas))
         self.commit_end = base_offset
         self._base_offset = base_offset
         self._own_synced = base_offset

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ister.metadata.state import SegmentState
 from ister.protocol.peer import node_of
 from ister.protocol.replication import FenceAnswer
+from ister.quorum import revealing
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def _why_they_differ(answers: Mapping[int, FenceAnswer]) -> str:
 def _why_recovered(segment: SegmentState, answers: Mapping[int, FenceAnswer], end: int, known: int) -> str:
     """Empty also where enough answer, and yet nobody has what is known to be committed: a disk lost it."""
     count = len(segment.replicas)
-    needed = count - count // 2
+    needed = revealing(count)
     without_doubt = sum(not answer.in_doubt for answer in answers.values())
     if known <= end and count > 1 and (without_doubt >= needed or len(answers) == count):
         return (

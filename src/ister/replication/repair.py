@@ -10,9 +10,9 @@ any of them stops at any line, its proposal may be applied long afterwards, or n
 What holds:
 - A replica is gone if its disk is not in the cluster any more, or did not answer for `repair_after`.
 - A replica is dropped only together with a new one, which has said that it is whole; or where the list is
-  longer than it need be, and all that stay have said so, or its disk is out of the cluster for good. The list
-  never has fewer whole copies after a change than before.
-- Nobody is counted as whole by what another believes: each is asked, at the metadata of whoever asks.
+  longer than it need be, or can be, and all that stay have said so.
+- Nobody is counted as whole by what another believes: each is asked, at the metadata of whoever asks. That
+  may hold no more when the change is applied: who was dropped asks again before its copy goes (`leaving`).
 """
 
 from __future__ import annotations
@@ -27,21 +27,19 @@ from typing import Protocol
 from ister.errors import IsterError
 from ister.metadata.commands import Result, SetReplicas
 from ister.metadata.state import SegmentState, TopicState
-from ister.metadata.store import MetadataStore
 from ister.metrics import Counter
-from ister.protocol.codec import decode_header, encode_header
-from ister.protocol.peer import PeerKind, node_of
-from ister.protocol.replication import Copy, CopyAnswer
+from ister.protocol.peer import node_of
+from ister.quorum import acknowledging
 from ister.replication.completing import Completions
 from ister.replication.copies import Copies
 from ister.replication.places import Place
+from ister.replication.wholeness import Asking, is_whole_at
 
 log = logging.getLogger("ister.replication.repair")
 
 CHECK_SECONDS = 5.0
 TURN_SECONDS = 30.0
 """How long each replica further back in the list waits for those before it."""
-ASK_SECONDS = 15.0
 FIRST_POLL_SECONDS = 0.05
 POLL_SECONDS = 1.0
 """A node that copies is asked whether it has it: soon at first, as many segments are small."""
@@ -89,9 +87,12 @@ def change_for(
     members: Standing,
     held: Mapping[int, int],
     avoided: Collection[int] = (),
+    *,
+    is_doubtful: bool = False,
 ) -> Change | None:
     """The next step for a segment with these replicas, of a topic that wants so many; None if all is well, or
-    nothing can be done. `held` is how many segments each member has, which are to be spread."""
+    nothing can be done. `held` is how many segments each member has, which are to be spread. `is_doubtful` if
+    too few of the replicas are known to be whole."""
     out = [m for m in replicas if m not in members.active]
     out += [m for m in replicas if m in members.lost]
     present = [m for m in replicas if not members.is_gone(m)]
@@ -100,32 +101,33 @@ def change_for(
         if not others:
             return None
         target = min(others, key=lambda m: (m in avoided, held.get(m, 0), m))
-        dropped = out[: 1 + max(0, len(replicas) - wanted)]
-        return Change(replicas, [*(m for m in replicas if m not in dropped), target], target)
+        return Change(replicas, [*(m for m in replicas if m not in out[:1]), target], target)
+    silent = [m for m in replicas if m not in members.alive]
     left = [m for m in replicas if m not in members.active]
     if left and len(replicas) > members.wanted(wanted):
         # Their disks never come back (I2), and the others are as many as there can be.
-        return Change(replicas, [m for m in replicas if m not in left])
-    too_many = len(replicas) - wanted
-    if too_many > 0:
-        silent = [m for m in replicas if m not in members.alive]
+        dropped = left
+    else:
         answering = [m for m in replicas if m in members.alive]
-        dropped = (silent + answering[::-1])[:too_many]
-        kept = [m for m in replicas if m not in dropped]
-        if not any(m in silent for m in kept):
-            return Change(replicas, kept, confirmed_by=tuple(kept))
+        dropped = (silent + answering[::-1])[: max(0, len(replicas) - wanted)]
+    kept = [m for m in replicas if m not in dropped]
+    if (dropped or is_doubtful) and not any(m in silent for m in kept):
+        return Change(replicas, kept, confirmed_by=tuple(kept))
     return None
 
 
-class Repairing(Protocol):
+def _is_doubtful(segment: SegmentState) -> bool:
+    """Whether the metadata knows of fewer whole copies than an acknowledged record has: after a loss was
+    accepted, or a copy offered. Until those that there are have said so, none of their disks may go (R2)."""
+    return segment.surely_whole < acknowledging(len(segment.replicas))
+
+
+class Repairing(Asking, Protocol):
     """What repairs need of their node."""
 
     member: int
-    metadata: MetadataStore
     copies: Copies
     completions: Completions
-
-    async def ask(self, member: int, kind: PeerKind, header: bytes, timeout: float) -> bytes: ...
 
 
 class Repairs:
@@ -185,7 +187,7 @@ class Repairs:
         needed: dict[int, tuple[TopicState, SegmentState]] = {}
         async for topic, segment in self._segments():
             is_well = len(segment.replicas) == topic.settings.replicas and alive.issuperset(segment.replicas)
-            if not is_well and self._needs(topic, segment, members):
+            if (not is_well or _is_doubtful(segment)) and self._needs(topic, segment, members):
                 needed[segment.uid] = topic, segment
         if needed:
             held = Tally[int]()
@@ -230,7 +232,12 @@ class Repairs:
     def _change(self, topic: TopicState, segment: SegmentState, members: Standing) -> Change | None:
         """What is to be done, if this node may do it: whoever is to go leaves that to those who stay."""
         change = change_for(
-            segment.replicas, topic.settings.replicas, members, self._held, self._avoided.keys()
+            segment.replicas,
+            topic.settings.replicas,
+            members,
+            self._held,
+            self._avoided.keys(),
+            is_doubtful=_is_doubtful(segment),
         )
         return change if change is not None and self._node.member in change.replicas else None
 
@@ -272,7 +279,9 @@ class Repairs:
         for member in (change.target,) if change.target else change.confirmed_by:
             if member == self._node.member:
                 continue
-            while not await self._is_whole_at(member, place):
+            while not await is_whole_at(
+                self._node, member, place, source=self._node.member if change.target else 0
+            ):
                 if not change.target:
                     self._rest(segment.uid)
                     return False
@@ -282,7 +291,9 @@ class Repairs:
                     return False
         if not self._still_holds(place, change):
             return False
-        command = SetReplicas(topic_uid, segment.segment, change.expected, change.replicas)
+        command = SetReplicas(
+            topic_uid, segment.segment, change.expected, change.replicas, len(change.confirmed_by)
+        )
         outcome = await self._node.metadata.propose(command)
         fields = {
             "segment": key,
@@ -307,12 +318,3 @@ class Repairs:
             return False
         fresh = self._change(now.topic, now.segment, self.standing())
         return fresh is not None and bool(fresh.target) == bool(change.target)
-
-    async def _is_whole_at(self, member: int, place: Place) -> bool:
-        """Have a member make a copy, or say whether the one that it has is whole."""
-        node, segment = self._node, place.segment
-        assert segment.data_end is not None
-        index = node.metadata.state.applied_index
-        request = Copy(place.topic.uid, segment.uid, 0, node.member, segment.data_end, index)
-        answer = await node.ask(member, PeerKind.COPY, encode_header(request), ASK_SECONDS)
-        return decode_header(CopyAnswer, answer).end_offset == segment.data_end

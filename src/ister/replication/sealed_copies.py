@@ -1,13 +1,15 @@
 """The logs that this node has of sealed segments: cut at the seal, completed, replaced, taken in, let go.
 
 Fault model: as of `copying` for what comes, of `seal_cut` for what is here. Requests and metadata come in
-any order; a log has one owner at a time (`Copies.lock`), and what it is wanted for is looked up under that.
+any order; a log has one owner at a time (`Copies.lock`). What it is wanted for is looked up under that, and
+stays so for this owner: where a segment is cut is not read again while a thread is about to do it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from copy import copy
 from enum import Enum
 
 from ister.errors import CorruptFrame, CorruptSegment, NodeUnreachable
@@ -21,7 +23,7 @@ from ister.replication.places import Place
 from ister.replication.scrub import scrub_log
 from ister.replication.sources import CheckedReads
 from ister.wal.recovery import measure
-from ister.wal.seal_cut import cut_at_seal
+from ister.wal.seal_cut import SealCut, cut_at_seal
 from ister.wal.set_aside import TailAside, set_aside
 
 log = logging.getLogger("ister.replication.copies")
@@ -71,15 +73,15 @@ class SealedCopies:
         self._rate = bytes_per_second
         self.aside: dict[int, list[TailAside]] = {}
         """By segment: what came back of those that were given up (F6)."""
-        self.last_copies: dict[int, int] = {}
-        """Segments, and their topics, of which this node is no replica and may have what nobody else has."""
 
     async def finish(self, place: Place, sources: list[int], *, is_damaged: bool) -> Finished:
         """Make the log of a sealed segment end where the seal says, from any of these; one that is damaged is
         replaced as a whole, with what is good of it where the others are not."""
-        copies, segment = self._copies, place.segment
+        copies = self._copies
         await copies.sealed(place)
-        async with copies.lock(segment.uid):
+        async with copies.lock(place.segment.uid):
+            place = _as_it_is(place)
+            segment = place.segment
             copies.close_fenced(segment.uid)
             commit = copies.commit_known.get(segment.uid, 0)
             if segment.lost_from is not None:
@@ -90,33 +92,44 @@ class SealedCopies:
             finished = Finished.WHOLE
             if is_damaged:
                 finished = await self._pull(place, [*sources, self._member], replace_copy)
-            elif not await run_to_end(self._disk, lambda: _cut(self._disk, place, commit)):
-                finished = await self._pull(place, sources, copy_log)
+            else:
+                found = await run_to_end(self._disk, lambda: _cut(self._disk, place, commit))
+                if not found.is_complete:
+                    # What lies behind a damaged frame may be nowhere else: it stays until all of it is here.
+                    bring = replace_copy if found.has_frames_behind else copy_log
+                    finished = await self._pull(place, sources, bring)
             if finished is Finished.WHOLE:
                 copies.commit_known.pop(segment.uid, None)
             return finished
 
-    async def take_in(self, place: Place, sources: list[int], *, is_resumed: bool) -> Finished:
+    async def take_in(
+        self, place: Place, sources: list[int], *, is_resumed: bool, begins: Callable[[], None]
+    ) -> Finished:
         """Copy a sealed segment that this node is no replica of. What is here of it is nothing to rely on,
-        unless this process has begun with it, or finds it whole and may be offering it."""
-        segment = place.segment
-        async with self._copies.lock(segment.uid):
+        unless this process has begun with it, or finds it whole. `begins` is told when it is gone."""
+        async with self._copies.lock(place.segment.uid):
+            now = self._copies.place(place.topic.uid, place.segment.uid)  # others had the lock
+            if now is None or self._member in now.segment.replicas:
+                return Finished.NOT_YET
+            place = _as_it_is(now)
             if not is_resumed:
-                if segment.lost_from is not None:
-                    await self._set_aside(place, segment.lost_from)
-                elif segment.uid in self.last_copies and await self._is_good(place):
+                if place.segment.lost_from is not None:
+                    await self._set_aside(place, place.segment.lost_from)
+                elif self.is_here(place) and await self._is_good(place):
                     return Finished.WHOLE
                 await run_to_end(self._disk, lambda: remove_segment_files(self._disk, place.identity.path))
+                begins()
             return await self._pull(place, sources, copy_log)
 
     async def reach(self, place: Place) -> ReachAnswer:
         """How far the log here goes, durably (P2), of a sealed segment whose copy is not whole. Damage that
         keeps it from being opened is an error, and no short end: nothing is given up by that."""
-        segment = place.segment
-        assert segment.data_end is not None
-        whole = ReachAnswer(segment.data_end, segment.end_position, segment.last_append_time_us)
         await self._copies.sealed(place)
-        async with self._copies.lock(segment.uid):
+        async with self._copies.lock(place.segment.uid):
+            place = _as_it_is(place)
+            segment = place.segment
+            assert segment.data_end is not None
+            whole = ReachAnswer(segment.data_end, segment.end_position, segment.last_append_time_us)
             self._copies.close_fenced(segment.uid)
             if segment.lost_from is not None:  # before the log is opened, which may cut its tail
                 await self._set_aside(place, segment.lost_from)
@@ -165,58 +178,39 @@ class SealedCopies:
                 tail.file,
             )
 
-    async def remove(self, topic_uid: int, segment_uid: int, is_wanted: Callable[[int], bool]) -> None:
-        """Let go of the files of a sealed segment that is not this node's to keep, if that is still so."""
-        copies = self._copies
-        place = copies.place(topic_uid, segment_uid)
-        if place is None or not place.segment.is_sealed:
-            return
+    def is_here(self, place: Place) -> bool:
+        """Whether there is a log of it."""
+        return self._disk.exists(place.identity.path + ".log")
+
+    async def remove(self, place: Place, expected: list[int]) -> bool:
+        """Let go of the files of a sealed segment that these have, and this node is not to; whether that was
+        still so."""
+        copies, uid = self._copies, place.segment.uid
         await copies.sealed(place)
-        async with copies.lock(segment_uid):
-            place = copies.place(topic_uid, segment_uid)  # as it is now: others had the lock
-            if place is None or self._member in place.segment.replicas or is_wanted(segment_uid):
-                return
-            copies.close_fenced(segment_uid)
-            if await self._may_be_last(place):
-                if segment_uid not in self.last_copies:
-                    log.warning(
-                        "disks that had %s left the cluster: what is here of it stays", place.identity.key
-                    )
-                self.last_copies[segment_uid] = topic_uid
-                return
-            self.last_copies.pop(segment_uid, None)
+        async with copies.lock(uid):
+            now = copies.place(place.topic.uid, uid)  # others had the lock
+            if now is None or now.segment.replicas != expected:
+                return False
+            place = _as_it_is(now)
+            copies.close_fenced(uid)
+            copies.commit_known.pop(uid, None)
             path = place.identity.path
-            copies.commit_known.pop(segment_uid, None)
             self._sealed.forget(path)
             if place.segment.lost_from is not None:
                 await self._set_aside(place, place.segment.lost_from)
             log.info("removing a copy that is kept elsewhere", extra={"fields": {"path": path}})
             await run_to_end(self._disk, lambda: remove_segment_files(self._disk, path))
+            return True
 
-    async def _may_be_last(self, place: Place) -> bool:
-        """Whether a copy that is not to be here may be the only whole one, or all there is."""
-        segment, copies = place.segment, self._copies
-        if segment.is_empty or copies.is_kept_by_all(segment):
-            return False
-        if not self._disk.exists(place.identity.path + ".log"):
-            return False
-        if segment.lost_from is not None or not copies.is_kept(segment):
-            return not copies.is_kept(segment)
-        # Who is there may be short. A copy that is short itself, as of a repair that was given up, need not
-        # stay until that is known.
-        assert segment.data_end is not None
-        try:
-            found = await run_to_end(self._disk, lambda: _reach(self._disk, place))
-        except CorruptSegment:
-            return False
-        return found.end_offset >= segment.data_end
-
-    async def is_good(self, place: Place) -> bool:
+    async def is_good(self, place: Place) -> bool | None:
         """Whether the log here, of a segment that this node is no replica of, is durable up to the sealed end
-        and each of its frames is as it should be."""
+        and each of its frames is as it should be. None if it is not to be offered any more."""
         await self._copies.sealed(place)
         async with self._copies.lock(place.segment.uid):
-            return await self._is_good(place)
+            now = self._copies.place(place.topic.uid, place.segment.uid)
+            if now is None or self._member in now.segment.replicas or now.segment.lost_from is not None:
+                return None
+            return await self._is_good(_as_it_is(now))
 
     async def _is_good(self, place: Place) -> bool:
         """The same for who has the lock."""
@@ -225,7 +219,7 @@ class SealedCopies:
         copies.close_fenced(segment.uid)
         commit = copies.commit_known.get(segment.uid, 0)
         try:
-            if not await run_to_end(self._disk, lambda: _cut(self._disk, place, commit)):
+            if not (await run_to_end(self._disk, lambda: _cut(self._disk, place, commit))).is_complete:
                 return False
         except CorruptSegment as error:
             log.warning("what is here of %s is damaged: %s", place.identity.key, error)
@@ -254,13 +248,11 @@ def _reach(disk: Disk, place: Place) -> ReachAnswer:
     return ReachAnswer(found.end_offset, found.position, found.last_append_time_us)
 
 
-def _cut(disk: Disk, place: Place, known_commit: int) -> bool:
-    """Cut the log at the sealed end; whether it reaches it."""
+def _cut(disk: Disk, place: Place, known_commit: int) -> SealCut:
+    """Cut the log at the sealed end, if it reaches it."""
     identity, state = place.identity, place.segment
     assert state.data_end is not None
-    if not disk.exists(identity.path + ".log"):
-        return False
-    found = cut_at_seal(
+    return cut_at_seal(
         disk,
         identity,
         state.data_end,
@@ -268,4 +260,8 @@ def _cut(disk: Disk, place: Place, known_commit: int) -> bool:
         carried=state.carried_producers,
         last_append_time_us=state.carried_append_time_us,
     )
-    return found.is_complete
+
+
+def _as_it_is(place: Place) -> Place:
+    """The segment as it is now, whatever is applied while a thread works by it."""
+    return place._replace(segment=copy(place.segment))

@@ -19,6 +19,7 @@ What recovery promises:
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -329,7 +330,7 @@ def _end_of_log(
             f"segment {identity.key} is damaged at byte {state.position}: offset {state.end_offset} cannot "
             f"be read ({reason}), and {proven} bytes were durable"
         )
-    later = None if is_follower else _find_later(state, identity, size)
+    later = None if is_follower else _find_proof(state, identity)
     if later is not None:
         raise CorruptSegment(
             f"segment {identity.key} is damaged at byte {state.position}: offsets {state.end_offset} to "
@@ -340,12 +341,21 @@ def _end_of_log(
     state.in_doubt = True
 
 
-def _find_later(state: Recovered, identity: SegmentIdentity, size: int) -> FrameHeader | None:
-    """A frame behind the one that cannot be read, if there is proof that this one was durable."""
-    header = decode_header(state.file.read(HEADER_SIZE, state.position), limit=_FRAME_LIMIT)
-    # What lies within a frame is a producer's bytes, and may look like anything (W13).
-    inside = header.size if isinstance(header, FrameHeader) else 1
-    return _find_proof(state.file, state.position + inside, size, identity, state.end_offset)
+def has_frames_behind(state: Recovered, identity: SegmentIdentity) -> bool:
+    """Whether an intact frame lies behind the one that cannot be read. In a follower's log that does not say
+    that this one was durable: one write may have brought both, and a power cut have kept the later one."""
+    return next(_frames_behind(state, identity), None) is not None
+
+
+def _find_proof(state: Recovered, identity: SegmentIdentity) -> FrameHeader | None:
+    """The first intact frame behind the one that cannot be read, if it or a later one was made when this one
+    was durable."""
+    first: FrameHeader | None = None
+    for header in _frames_behind(state, identity):
+        first = first or header
+        if durable_before(header) > state.end_offset:
+            return first
+    return None
 
 
 def _used_bytes(file: File, position: int, size: int) -> int:
@@ -360,12 +370,12 @@ def _used_bytes(file: File, position: int, size: int) -> int:
     return 0
 
 
-def _find_proof(
-    file: File, position: int, size: int, identity: SegmentIdentity, missing: int
-) -> FrameHeader | None:
-    """The first intact frame of this segment past `position`, if it or one behind it was made when
-    `missing` was durable."""
-    first: FrameHeader | None = None
+def _frames_behind(state: Recovered, identity: SegmentIdentity) -> Iterator[FrameHeader]:
+    """The intact frames of this segment behind the one at the state's position, which cannot be read."""
+    file, size = state.file, state.file.size()
+    unread = decode_header(file.read(HEADER_SIZE, state.position), limit=_FRAME_LIMIT)
+    # What lies within a frame is a producer's bytes, and may look like anything (W13).
+    position = state.position + (unread.size if isinstance(unread, FrameHeader) else 1)
     while position < size:
         chunk = file.read(min(_CHUNK_BYTES, size - position), position)
         at = chunk.find(MAGIC)
@@ -376,16 +386,13 @@ def _find_proof(
             if (
                 isinstance(header, FrameHeader)
                 and uid_of(header) == identity.uid
-                and header.base_offset >= missing
+                and header.base_offset >= state.end_offset
                 and position + at + header.size <= size
                 and isinstance(decode(file.read(header.size, position + at), limit=_FRAME_LIMIT), Frame)
             ):
-                first = first or header
-                if durable_before(header) > missing:
-                    return first
+                yield header
             at = chunk.find(MAGIC, at + 1)
         position += max(1, len(chunk) - len(MAGIC) + 1)
-    return None
 
 
 def _settle_doubt(disk: Disk, identity: SegmentIdentity, state: Recovered, synced_position: int) -> None:

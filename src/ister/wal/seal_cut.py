@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from ister.errors import InvariantBroken
 from ister.io.disk import Disk
 from ister.wal.producers import ProducerRow, ProducerTable
-from ister.wal.recovery import Recovered, SegmentIdentity, load, make_durable, scan
+from ister.wal.recovery import (
+    Recovered,
+    SegmentIdentity,
+    has_frames_behind,
+    load,
+    make_durable,
+    scan,
+)
 from ister.wal.side_file import SparseIndex
 
 
@@ -30,6 +37,8 @@ class SealCut:
     """It reaches the sealed end. One that does not was left as it is, for a copy to bring it there."""
     cut_records: int = 0
     cut_bytes: int = 0
+    has_frames_behind: bool = False
+    """Of one that does not: it ends at damage, and intact frames lie behind that."""
 
 
 def cut_at_seal(
@@ -65,7 +74,8 @@ def cut_at_seal(
         checkpointed = state.position
         scan(state, identity, sealed_end, proven, is_follower=True)
         if state.end_offset < sealed_end:
-            return SealCut(state.end_offset, state.position, is_complete=False)
+            behind = state.cut_bytes > 0 and has_frames_behind(state, identity)
+            return SealCut(state.end_offset, state.position, is_complete=False, has_frames_behind=behind)
         cut_records = _records_past(state, identity)
         make_durable(disk, identity, state, checkpointed, gives_back_space=True)
         if state.position > checkpointed and (checkpointed or carried is not None):

@@ -1,0 +1,140 @@
+"""Copies of sealed segments that are on this disk, though the node is no replica of them: when they go.
+
+A repair has put another in this node's place, a recovery went on without it, or a copy was begun here and
+given up. What the list says is then who is to have the segment, and not that they do: a change may be applied
+long after the copy that it counts is gone again, and those who have it may be about to be lost. So a copy
+stays until all in the list have said that they are whole, as of that very list.
+
+Where disks of the list left the cluster they will never say so, and what is here may be all there is. It is
+checked then, and offers itself: the metadata is told to count this node again. Readers and repair go on from
+there.
+
+Fault model: the metadata known here may be old, whoever is asked may be gone a moment later, others have
+copies that are not theirs too. All who stay in a list have said that they are whole, or were in it before, so
+that a copy which goes is never the last one; an offer is a compare-and-set on the list (F4). One that comes
+after the segment was given up changes nothing for readers: what was given up is set aside here as everywhere
+(F6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from ister.errors import IsterError
+from ister.metadata.commands import SetReplicas
+from ister.metadata.nodes import is_in_cluster
+from ister.protocol.peer import node_of
+from ister.replication.copies import Copies
+from ister.replication.places import Place
+from ister.replication.sealed_copies import SealedCopies
+from ister.replication.wholeness import Asking, is_whole_at
+
+log = logging.getLogger("ister.replication.leaving")
+
+LOOK_SECONDS = 5.0
+
+
+class Node(Asking, Protocol):
+    member: int
+    copies: Copies
+    sealed_copies: SealedCopies
+
+
+class LeavingCopies:
+    def __init__(self, node: Node, is_guest: Callable[[int], bool]) -> None:
+        """`is_guest` says of which segments a copy is being made here, or waits to be counted."""
+        self._node = node
+        self._is_guest = is_guest
+        self.segments: dict[int, int] = {}
+        """Segments, and their topics, that there may be files of."""
+        self._new: list[int] = []
+        self._is_woken = asyncio.Event()
+        self._no_good: set[int] = set()
+        """Those of them whose log here was found short or damaged: it stays, and is not offered."""
+
+    def add(self, topic_uid: int, segment_uid: int) -> None:
+        self.segments[segment_uid] = topic_uid
+        self._new.append(segment_uid)
+        self._is_woken.set()
+
+    async def run(self) -> None:
+        """Those that are new at once, and all of them every so often."""
+        loop = asyncio.get_running_loop()
+        due_at = loop.time()
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due_at):
+                    await self._is_woken.wait()
+            self._is_woken.clear()
+            due, self._new = self._new, []
+            if loop.time() >= due_at:
+                due, due_at = list(self.segments), loop.time() + LOOK_SECONDS
+            for uid in due:
+                await self._look_at(uid)
+
+    async def _look_at(self, uid: int) -> None:
+        topic_uid = self.segments.get(uid)
+        if topic_uid is None:
+            return
+        try:
+            is_settled = await self._look(topic_uid, uid)
+        except (IsterError, OSError) as error:
+            log.warning("a copy of segment %d, which others are to have, stays here: %s", uid, error)
+            return
+        if is_settled:
+            self.segments.pop(uid, None)
+            self._no_good.discard(uid)
+
+    async def _look(self, topic_uid: int, uid: int) -> bool:
+        """Whether this is not the place any more to look after that segment's files."""
+        node = self._node
+        place = node.copies.place(topic_uid, uid)
+        if place is None or node.member in place.segment.replicas or self._is_guest(uid):
+            return True  # trimmed; or this node is, or is about to be, one of those who have it
+        segment = place.segment
+        expected = segment.replicas
+        if not segment.is_sealed or not node.sealed_copies.is_here(place):
+            return segment.is_sealed
+        if segment.is_empty or await self._all_have_it(place):
+            return await node.sealed_copies.remove(place, expected)
+        if segment.lost_from is None and uid not in self._no_good:
+            nodes = node.metadata.state.nodes
+            there = [member for member in expected if is_in_cluster(nodes, member)]
+            if len(there) < len(expected):
+                await self._offer(place, expected, there)
+        return False
+
+    async def _all_have_it(self, place: Place) -> bool:
+        node, replicas = self._node, place.segment.replicas
+        if not all(map(node.metadata.is_alive, replicas)):
+            return False
+        try:
+            for member in replicas:
+                if not await is_whole_at(node, member, place):
+                    return False
+        except IsterError as error:
+            log.debug("whether %s is whole elsewhere is not known: %s", place.identity.key, error)
+            return False
+        return True
+
+    async def _offer(self, place: Place, expected: list[int], there: list[int]) -> None:
+        node, segment = self._node, place.segment
+        is_good = await node.sealed_copies.is_good(place)
+        if is_good is False:
+            self._no_good.add(segment.uid)
+            log.error("what is here of %s may be all there is, and is not whole", place.identity.key)
+        if not is_good:
+            return
+        command = SetReplicas(place.topic.uid, segment.segment, expected, [*there, node.member])
+        outcome = await node.metadata.propose(command)
+        fields = {
+            "segment": place.identity.key,
+            "before": [node_of(member) for member in expected],
+            "result": str(outcome.result),
+            "detail": outcome.detail,
+        }
+        log.warning("a copy that may be the last one was offered", extra={"fields": fields})
