@@ -171,12 +171,12 @@ class NotLeader(IsterError):
 
 
 class SegmentFenced(IsterError):
-    """The segment stopped taking writes after a disk error (P1)."""
+    """The segment takes no more appends: a recovery has fenced it, it was sealed, or its disk failed (P1)."""
 
     code = "segment-fenced"
     wire = 15
     retriable = True
-    default_hint = "Free disk space or repair the disk, then retry. Nothing acknowledged was lost."
+    default_hint = "Retry: the topic goes on in its next segment. Nothing acknowledged was lost."
 
 
 class Overloaded(IsterError):

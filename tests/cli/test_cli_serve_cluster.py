@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -145,3 +146,17 @@ def test_the_banner_of_a_broker_alone_has_no_peers() -> None:
     text = banner(Terminal({}), BrokerConfig(), Info(peer_port=-1))  # type: ignore[arg-type]
     assert "peers" not in text
     assert "cluster status" not in text
+    assert f"  process  {os.getpid()}\n" in text
+
+
+def test_the_banner_has_commands_that_another_terminal_can_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "ister"
+    program.parent.mkdir()
+    program.touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["bin/ister", "serve"])
+    for path, command in (("/nowhere", str(program)), (str(program.parent), "ister")):
+        text = banner(Terminal({"PATH": path}), BrokerConfig(), Info())  # type: ignore[arg-type]
+        assert f"    {command} put events 'hello'\n" in text

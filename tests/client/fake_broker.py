@@ -38,6 +38,9 @@ class Fault(Enum):
     LOST_ANSWER = auto()  # the request has taken effect, and no answer ever comes
 
 
+PATIENCE_S = 30.0
+"""How long a test waits for what must happen: far longer than it takes, even where others use the machine."""
+
 AppendFault = Fault | IsterError | None
 
 
@@ -96,6 +99,9 @@ class FakeBroker:
         self.connections: list[_Session] = []
         self.most_in_flight = 0
         self.clock_us = 1_000_000
+        self.holds_answers = False  # keeps them until they are released
+        self._held: list[tuple[_Session, bytes]] = []
+        self._asked = asyncio.Event()
         self._grew = asyncio.Event()
         self._listener: Listener | None = None
 
@@ -108,6 +114,19 @@ class FakeBroker:
             self._listener.close()
         self.break_connections()
         await asyncio.sleep(0)
+
+    async def until_received(self, kind: m.Kind, count: int = 1) -> None:
+        """Wait until so many requests of a kind have come, and done what they do at once."""
+        async with asyncio.timeout(PATIENCE_S):
+            while self.requests.count(kind) < count:
+                self._asked.clear()
+                await self._asked.wait()
+
+    def release_answers(self) -> None:
+        self.holds_answers = False
+        held, self._held = self._held, []
+        for session, data in held:
+            session.write(data)
 
     def break_connections(self) -> None:
         for session in self.connections:
@@ -260,6 +279,7 @@ class _Session(asyncio.BufferedProtocol):
             position = end
             self.serve(correlation, kind, bytes(header), payload)
         del self.data[:position]
+        self.broker._asked.set()
 
     def serve(self, correlation: int, kind: int, header: bytes, payload: bytearray) -> None:
         self.broker.requests.append(kind)
@@ -314,14 +334,20 @@ class _Session(asyncio.BufferedProtocol):
     def answer(self, data: bytes, kind: int) -> None:
         if self.muted:
             return
-        if self.broker.delay_s and kind not in (m.Kind.HELLO, m.Kind.CLUSTER):
+        is_work = kind not in (m.Kind.HELLO, m.Kind.CLUSTER)
+        if self.broker.holds_answers and is_work:
+            self.broker._held.append((self, data))
+        elif self.broker.delay_s and is_work:
             self.in_flight += 1
             self.broker.most_in_flight = max(self.broker.most_in_flight, self.in_flight)
             asyncio.get_running_loop().call_later(self.broker.delay_s, self.write_late, data)
-        elif not self.transport.is_closing():
-            self.transport.write(data)
+        else:
+            self.write(data)
 
     def write_late(self, data: bytes) -> None:
         self.in_flight -= 1
+        self.write(data)
+
+    def write(self, data: bytes) -> None:
         if not self.transport.is_closing():
             self.transport.write(data)

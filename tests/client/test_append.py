@@ -22,6 +22,7 @@ from ister.errors import (
 )
 from ister.frame import FrameHeader
 from ister.io.network import TcpNetwork
+from ister.protocol.messages import Kind
 
 Body = Callable[[FakeBroker, ister.Log], Awaitable[None]]
 
@@ -244,7 +245,7 @@ def test_closing_the_log_fails_what_is_open() -> None:
         broker.on_append = lambda header: Fault.SILENCE
         async with ister.connect(await broker.start()) as log:
             waiting = asyncio.ensure_future(log.append("orders", [b"a"]))
-            await asyncio.sleep(0.01)
+            await broker.until_received(Kind.APPEND)
         with pytest.raises(ConnectionFailed, match="closed"):
             await waiting
         await broker.stop()

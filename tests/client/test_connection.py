@@ -76,7 +76,7 @@ def test_a_broken_connection_fails_every_request_once() -> None:
         connection = await connected(broker)
         broker.on_request = lambda kind: Fault.SILENCE
         requests = [asyncio.ensure_future(connection.request(Kind.STATS, EMPTY)) for _ in range(20)]
-        await asyncio.sleep(0.01)
+        await broker.until_received(Kind.STATS, 20)
         broker.break_connections()
         results = await asyncio.gather(*requests, return_exceptions=True)
         assert all(isinstance(result, ConnectionFailed) for result in results)
@@ -133,7 +133,7 @@ def test_bytes_that_are_no_message_end_the_connection(garbage: bytes) -> None:
         connection = await connected(broker)
         broker.on_request = lambda kind: Fault.SILENCE
         waiting = asyncio.ensure_future(connection.request(Kind.STATS, EMPTY))
-        await asyncio.sleep(0.01)
+        await broker.until_received(Kind.STATS)
         broker.connections[0].transport.write(garbage)
         with pytest.raises(ConnectionFailed, match="no message"):
             await waiting

@@ -17,6 +17,7 @@ from ister.errors import (
     Overloaded,
     UnknownProducer,
 )
+from ister.protocol.messages import Kind
 
 TOPIC = "default/orders"
 
@@ -44,11 +45,16 @@ def test_a_full_batch_does_not_linger(limit: dict[str, int]) -> None:
 
 def test_without_linger_what_comes_while_the_window_is_full_gathers() -> None:
     async def body(broker: FakeBroker, log: ister.Log) -> None:
-        broker.delay_s = 0.01
+        broker.holds_answers = True
         async with log.producer("orders", linger_ms=0, max_in_flight=1) as producer:
             first = asyncio.ensure_future(producer.send(b"first"))
-            await asyncio.sleep(0.005)
-            await asyncio.gather(*(producer.send(b"%d" % number) for number in range(50)))
+            await broker.until_received(Kind.APPEND)
+            receipts = []
+            for number in range(50):
+                receipts.append(await producer.submit(b"%d" % number))
+                await asyncio.sleep(0)  # time to send it, if the window were not full
+            broker.release_answers()
+            assert [await receipt for receipt in receipts] == list(range(1, 51))
             assert await first == 0
         assert [header.count for header in broker.topics[TOPIC].headers] == [1, 50]
 
@@ -110,7 +116,7 @@ def test_a_full_buffer_holds_the_producer_back_until_there_is_room() -> None:
                     taken += 1
 
             filling = asyncio.ensure_future(fill())
-            await asyncio.sleep(0.02)
+            await broker.until_received(Kind.APPEND, 4)
             assert taken == 4
             broker.on_append = lambda header: None
             broker.break_connections()
@@ -125,7 +131,8 @@ def test_an_error_that_nobody_waited_for_is_raised_by_the_flush() -> None:
         broker.max_frame_bytes = 1000
         async with log.producer("orders", linger_ms=0) as producer:
             receipt = await producer.submit(b"x" * 5000)
-            await asyncio.sleep(0.02)
+            await broker.until_received(Kind.APPEND)
+            await log.list_topics()  # its answer comes behind the refusal
             with pytest.raises(MessageTooLarge):
                 await producer.flush()
             await producer.flush()  # said once

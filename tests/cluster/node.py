@@ -180,10 +180,6 @@ class ClusterNode:
         if self.process is not None:
             self.process.thaw()
 
-    @property
-    def is_frozen(self) -> bool:
-        return self.process is not None and self.process.frozen
-
     def _on_fatal(self, generation: int, error: IsterError) -> None:
         """The real process ends in an orderly way; nobody promised that it gets that far."""
         if generation == self.disk.generation:

@@ -11,7 +11,8 @@ _FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 def storage_fault(node_id: int, segment: Segment, error: OSError, *, during_sync: bool) -> IsterError:
-    """A full disk is `StorageFailed`: the segment is cut back and goes on. Anything else ends it (P1)."""
+    """A full disk is `StorageFailed`: if no other node can lead, the segment is cut back and goes on.
+    Anything else is `SegmentFenced`, and ends it (P1)."""
     key, end = segment.identity.key, segment.committed_end
     if error.errno in _FULL_DISK and not during_sync:
         return StorageFailed(
@@ -19,7 +20,10 @@ def storage_fault(node_id: int, segment: Segment, error: OSError, *, during_sync
             hint="Free space on the broker's disk; the client's retry then succeeds.",
         )
     what = "sync" if during_sync else "write"
-    return SegmentFenced(f"{what} of {key} failed at offset {end}: {error}")
+    return SegmentFenced(
+        f"{what} of {key} failed at offset {end}: {error}",
+        hint="Check the disk and the kernel's log on the broker, then retry. Nothing acknowledged was lost.",
+    )
 
 
 def doubt(segment: Segment, why: str) -> StorageFailed:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -167,7 +171,7 @@ def announce_waiting(terminal: Terminal, config: BrokerConfig) -> None:
             f"{paint('dim', 'Ctrl-C stops it.')}",
             "",
             "  It has no cluster yet. Tell a node of one, at its client address:",
-            f"    ister node add {host}:{port or 'PORT'} --bootstrap HOST:PORT",
+            f"    {own_command(terminal)} node add {host}:{port or 'PORT'} --bootstrap HOST:PORT",
             "  Or start it again with --join, or with --bootstrap-cluster to make a new cluster.",
             "",
         ]
@@ -186,6 +190,14 @@ def ready_object(info: BrokerInfo) -> dict[str, Any]:
     return {"event": "ready", **info._asdict()}
 
 
+def own_command(terminal: Terminal) -> str:
+    """How another terminal calls `ister`: by its path where it was started so and is not on the PATH."""
+    program = Path(sys.argv[0])
+    if program.name != "ister" or shutil.which("ister", path=terminal.environ.get("PATH", "")):
+        return "ister"
+    return shlex.quote(str(program.absolute()))
+
+
 def banner(terminal: Terminal, config: BrokerConfig, info: BrokerInfo) -> str:
     from ister.cli.render import pairs
 
@@ -198,19 +210,21 @@ def banner(terminal: Terminal, config: BrokerConfig, info: BrokerInfo) -> str:
         ("metrics", metrics),
         ("data", str(info.data_dir)),
         ("cluster", f"{info.cluster_id}, node {info.node_id}"),
+        ("process", str(os.getpid())),
     ]
+    ister = own_command(terminal)
     where = "" if address == DEFAULT_BOOTSTRAP else f" --bootstrap {address}"
     tries = [
-        f"ister put events 'hello'{where}",
-        f"ister tail events --from start{where}",
-        f"ister topic describe events{where}",
+        f"{ister} put events 'hello'{where}",
+        f"{ister} tail events --from start{where}",
+        f"{ister} topic describe events{where}",
     ]
     if peer_port > 0:
         peers = f"{config.peer_advertise_host or config.peer_host}:{config.peer_advertise_port or peer_port}"
         facts.insert(1, ("peers", paint("green", peers)))
-        tries.append(f"ister cluster status{where}")
+        tries.append(f"{ister} cluster status{where}")
         if config.bootstrap_cluster:
-            tries.append(join_example(config, info, peers, peer_port))
+            tries.append(f"{ister} {join_example(config, info, peers, peer_port)}")
     lines = ["", f"  {paint('bold', 'Ister is ready.')} {paint('dim', 'Ctrl-C stops it.')}", ""]
     lines += pairs(facts, paint)
     lines += ["", f"  {paint('dim', 'In another terminal, try:')}", *(f"    {line}" for line in tries), ""]
@@ -218,11 +232,11 @@ def banner(terminal: Terminal, config: BrokerConfig, info: BrokerInfo) -> str:
 
 
 def join_example(config: BrokerConfig, info: BrokerInfo, peers: str, peer_port: int) -> str:
-    """A command that adds one more node on this machine, beside this one."""
+    """What to tell `ister` for one more node on this machine, beside this one."""
     node_id = info.node_id + 1
     admin_port = info.admin_port + 1 if info.admin_port > 0 else -1
     directory = Path(info.data_dir).with_name(f"node-{node_id}")
     return (
-        f"ister serve --node-id {node_id} --join {peers} --peer-port {peer_port + 1} "
+        f"serve --node-id {node_id} --join {peers} --peer-port {peer_port + 1} "
         f"--client-port {info.client_port + 1} --admin-port {admin_port} --data-dir {directory}"
     )

@@ -5,10 +5,11 @@ between, so that concurrent producers get offsets in the order in which their fr
 queue is made durable by `GroupCommit`, which asks again for the lease before it writes.
 
 Fault model and promise: a write or sync may fail at any time. From then on this object takes nothing more
-and acknowledges nothing more. What happens next is the owner's
-decision: a full disk is cut back and the segment opened again through recovery, anything else ends the
-segment at `committed_end` and hands off (P1). So there is no state here to repair: it is dropped. Only when
-the cut or the seal is durable are the waiting appends told that they were refused: then they never appear.
+and acknowledges nothing more. What happens next is the owner's decision: where a disk is full and no other
+node can lead, the segment is cut back and opened again through recovery; anything else ends it at
+`committed_end` and hands off (P1), or has another replica end it. So there is no state here to repair: it is
+dropped. Only when the cut or the seal is durable are the waiting appends told that they were refused: then
+they never appear.
 
 `end_offset` is where the next record goes, `durable_end` is how far this disk has it under the topic's fsync
 policy, `committed_end` is what readers may see and what was acknowledged. With one replica the two are the
