@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ister.broker.sealing import make_recovery_seal
 from ister.broker.standing import Standings
-from ister.errors import NotLeader, StorageFailed, UnknownTopic
+from ister.errors import IsterError, NotLeader, StorageFailed, UnknownTopic
 from ister.metadata.commands import SealSegment
 from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.store import MetadataStore
@@ -152,13 +152,13 @@ class NodeReplication:
 
     def start(self) -> None:
         """This start is announced: what is known here is no older than this node's last life."""
-        self._broker.spawn(self._look_after_leading())
-        self._broker.spawn(self._watch.run())
+        self._broker.spawn(self._look_after_leading(), vital=True)
+        self._broker.spawn(self._watch.run(), vital=True)
         self._broker.spawn(self.completions.look_at_all())
-        self._broker.spawn(self.guests.sweep())
-        self._broker.spawn(self.repairs.run())
-        self._broker.spawn(self.offers.run())
-        self._broker.spawn(self.scrubbing.run())
+        self._broker.spawn(self.guests.sweep(), vital=True)
+        self._broker.spawn(self.repairs.run(), vital=True)
+        self._broker.spawn(self.offers.run(), vital=True)
+        self._broker.spawn(self.scrubbing.run(), vital=True)
 
     async def hand_over(self) -> None:
         """Before a stop: let others lead what has other replicas, so that nobody has to find out that this
@@ -267,7 +267,7 @@ class NodeReplication:
         if self._broker.upkeep.may_remove:
             try:
                 await self.sealed_copies.remove(topic_uid, segment_uid, self.guests.has)
-            except OSError as error:
+            except (IsterError, OSError) as error:
                 log.warning("segment %d was not removed, the next start tries again: %s", segment_uid, error)
 
     def copies_of(self, topic: TopicState) -> TopicCopies:
