@@ -23,7 +23,7 @@ from ister.broker.broker import Broker
 from ister.broker.server import Server
 from ister.broker.topic_log import TopicLog
 from ister.config import BrokerConfig
-from ister.errors import IsterError
+from ister.errors import InvariantBroken, IsterError
 from ister.protocol.peer import node_of
 from ister.testing import Loss, SimClock, SimDisk, SimNetwork, SimProcess, VirtualLoop, simulate
 
@@ -86,11 +86,16 @@ class WorldNode:
             }
         )
         network = self.world.network.host(self.host)
-        self.broker = Broker(config, self.disk.mount(), self.clock, network, on_fatal=self.fatal.append)
+        self.broker = Broker(config, self.disk.mount(), self.clock, network, on_fatal=self._on_fatal)
         self.server = Server(self.broker, network, lambda: 0)
         self.broker.commits.after_cycle = self.server.flush
         await self.broker.start()
         await self.server.start()
+
+    def _on_fatal(self, error: IsterError) -> None:
+        self.fatal.append(error)
+        if isinstance(error, InvariantBroken):
+            self.world.loop.unhandled.append(error)  # a defect, whatever the story looks at
 
     async def stop(self) -> None:
         """As SIGTERM does."""

@@ -270,3 +270,8 @@ class Caller(MessageStream):
                 self.send(correlation, 0, b"", answer)
         except IsterError as error:
             self.send_raw(encode_failure(correlation, error))
+        except Exception as error:  # a defect: who asked need not wait for its timeout to hear of it
+            task = asyncio.current_task()
+            report = {"message": f"a peer's request of kind {kind} failed", "exception": error, "task": task}
+            asyncio.get_running_loop().call_exception_handler(report)
+            self.send_raw(encode_failure(correlation, IsterError(f"{type(error).__name__}: {error}")))

@@ -28,6 +28,7 @@ from ister.protocol.stream import MessageStream
 
 log = logging.getLogger("ister.peers")
 
+FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
 CONNECT_SECONDS = 2.0
 PING_SECONDS = 0.5
@@ -95,11 +96,14 @@ class Outbound(MessageStream):
     async def request(self, kind: int, header: bytes, payload: Bytes) -> PeerAnswer:
         if self.is_closed:
             raise ConnectionFailed(f"the link to {self.peer} is down")
-        self._correlation += 1
+        self._correlation = correlation = self._correlation + 1
         future: asyncio.Future[PeerAnswer] = asyncio.get_running_loop().create_future()
-        self._waiting[self._correlation] = future
-        self.send(self._correlation, kind, header, payload)
-        return await future
+        self._waiting[correlation] = future
+        try:
+            self.send(correlation, kind, header, payload)
+            return await future
+        finally:
+            self._waiting.pop(correlation, None)  # who gave up is not kept for an answer that may never come
 
     def refused(self, error: IsterError) -> None:
         log.warning("peer %s sent what is no message: %s", self.peer, error)
@@ -178,11 +182,13 @@ class Link:
             raise RequestTimeout(f"node {self.node.node_id} did not answer within {timeout:.1f} s") from error
 
     async def _keep(self) -> None:
-        pause = 0.05
+        pause = FIRST_PAUSE_SECONDS
+        loop = asyncio.get_running_loop()
         while True:
+            up_since: float | None = None
             try:
                 connection = await self._dial(self.dialled)
-                pause = 0.05
+                up_since = loop.time()
                 self._connection, self.is_alive = connection, True
                 self._came_up()
                 await self._watch(connection)
@@ -191,11 +197,21 @@ class Link:
             except IsterError as error:
                 log.debug("no link to node %d: %s", self.node.node_id, error)
                 self.dialled = self.said if self.said and self.dialled is self.node else self.node
+            except Exception as error:  # a defect costs this connection, not the way to the node for good
+                report = {"message": f"the link to node {self.node.node_id} broke", "exception": error}
+                loop.call_exception_handler({**report, "task": self.task})
             finally:
                 was_up, self._connection, self.is_alive = self._connection is not None, None, False
                 if was_up:
                     self._went_down()
-            await self._pause(pause)
+            if up_since is None:
+                await self._pause(pause)
+            elif loop.time() - up_since > LONGEST_PAUSE_SECONDS:
+                pause = FIRST_PAUSE_SECONDS
+                await self._pause(pause)
+            else:
+                # Greeted, and closed at once for what one of the two sends: that it is up is no news.
+                await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
     async def _watch(self, connection: Outbound) -> None:

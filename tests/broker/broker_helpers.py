@@ -18,7 +18,7 @@ from ister.broker.process import start
 from ister.broker.server import Server
 from ister.broker.topic_log import TopicLog
 from ister.config import BrokerConfig
-from ister.errors import IsterError
+from ister.errors import InvariantBroken, IsterError
 from ister.frame import Frame, admit, encode, frames_in
 from ister.io.network import Network, TcpNetwork
 from ister.protocol import messages
@@ -279,9 +279,15 @@ class SimNode(Node):
     async def launch(cls, loop: VirtualLoop, disk: SimDisk, network: SimNetwork, **settings: Any) -> SimNode:
         clock = SimClock(loop, loop.fork("clock"))
         fatal: list[IsterError] = []
+
+        def on_fatal(error: IsterError) -> None:
+            fatal.append(error)
+            if isinstance(error, InvariantBroken):
+                loop.unhandled.append(error)  # a defect, whatever the test looks at
+
         config = BrokerConfig(**{"client_host": "broker", "request_timeout_ms": 30_000, **settings})
         host = network.host("broker")
-        broker = Broker(config, disk.mount(), clock, host, on_fatal=fatal.append)
+        broker = Broker(config, disk.mount(), clock, host, on_fatal=on_fatal)
         server = Server(broker, host, lambda: 0)
         broker.commits.after_cycle = server.flush
         try:

@@ -16,7 +16,7 @@ import msgspec
 from ister.broker.broker import Broker
 from ister.broker.server import Server
 from ister.config import BrokerConfig
-from ister.errors import IsterError
+from ister.errors import InvariantBroken, IsterError
 from ister.testing import Loss, SimClock, SimDisk, SimNetwork, SimProcess, VirtualLoop
 from tests.cluster.watch import Watch
 
@@ -184,6 +184,8 @@ class ClusterNode:
         """The real process ends in an orderly way; nobody promised that it gets that far."""
         if generation == self.disk.generation:
             self.fatal.append(f"{type(error).__name__}: {error}")
+            if isinstance(error, InvariantBroken):
+                self.watch.history.violated(f"{self.name} died of a defect: {error}")
             self.loop.trace.note(f"{self.name} fatal {error.code}")
             self.loop.call_soon(self._die_if, generation, context=self._context)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ister.errors import IsterError
+from ister.errors import InvariantBroken, IsterError
 from ister.metadata.commands import CreateTopic, Result, SealSegment
 from ister.metadata.replicated import ReplicatedMetadata
 from ister.protocol.messages import TopicSettings
@@ -116,6 +116,8 @@ class Node:
 
     def _on_fatal(self, error: IsterError) -> None:
         self.fatal.append(error)
+        if isinstance(error, InvariantBroken):
+            self.loop.unhandled.append(error)  # a defect, whatever the test looks at
         self.stopping.set()
 
     def _on_restored(self) -> None:

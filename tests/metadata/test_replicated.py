@@ -273,3 +273,20 @@ def test_a_minority_refuses_changes_with_a_reason() -> None:
         await cluster.agree()
 
     simulate(main, seed=10, limit_seconds=300)
+
+
+def test_a_defect_in_the_care_of_the_members_ends_the_node() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        cluster = Cluster(loop)
+        await cluster.of_three()
+
+        def a_defect() -> None:
+            raise KeyError("a defect")
+
+        cluster.store(2).refresh_links = a_defect  # type: ignore[method-assign]
+        await asyncio.sleep(10)
+        assert ["keep ended: KeyError" in error.message for error in cluster.nodes[2].fatal] == [True]
+        assert loop.unhandled == cluster.nodes[2].fatal
+        loop.unhandled.clear()
+
+    simulate(main, seed=1, limit_seconds=300)

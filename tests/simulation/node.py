@@ -17,7 +17,7 @@ from ister.broker.broker import Broker
 from ister.broker.server import Server
 from ister.broker.topic_reads import segment_path
 from ister.config import BrokerConfig
-from ister.errors import IsterError
+from ister.errors import InvariantBroken, IsterError
 from ister.frame import HEADER_SIZE, FrameHeader, decode_header
 from ister.metadata.commands import AnyCommand, Outcome, Result, SealSegment
 from ister.metadata.state import TopicState
@@ -240,6 +240,8 @@ class SimNode:
         """The real process ends in an orderly way; nobody promised that it gets that far."""
         if generation == self.disk.generation and self.is_up:
             self.fatal_count += 1
+            if isinstance(error, InvariantBroken):
+                self.history.violated(f"the node died of a defect: {error}")
             self.loop.trace.note(f"node fatal {error.code}")
             self.loop.call_soon(self._die_if, generation, context=self._context)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from ister.background import Background
 from ister.broker.applying import Applying
 from ister.broker.creating import Creation
 from ister.broker.data_directory import DirectoryIdentity, claim_directory
@@ -90,7 +91,7 @@ class Broker:
         self._creation = Creation(self)
         self._applying = Applying(self)
         self.upkeep = Upkeep(self)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background(self._fatal)
         self._has_metadata = False
         self._may_lead = asyncio.Event()
         """Set once this start was announced, and the directory is what the metadata says."""
@@ -166,7 +167,7 @@ class Broker:
         )
         self._has_metadata = True
         register_raft_metrics(self.metrics, self.metadata)
-        self.spawn(ReplicationGauges(self).keep())
+        self.spawn(ReplicationGauges(self).keep(), vital=True)
         self.metadata.watch(self._applied)
         self.identity = await enter_cluster(
             self.config, identity, self.disk, self.clock, self.metadata, self.upkeep.check_log
@@ -189,10 +190,10 @@ class Broker:
             if self.fatal is not None:
                 raise self.fatal.again()
         else:
-            self.spawn(self._begin_to_lead())
+            self.spawn(self._begin_to_lead(), vital=True)
             self.spawn(tell_of_majority(self.metadata))
-        self.spawn(self._keep_leases())
-        self.spawn(self.upkeep.monitor())
+        self.spawn(self._keep_leases(), vital=True)
+        self.spawn(self.upkeep.monitor(), vital=True)
 
     async def _begin_to_lead(self) -> None:
         await first_of(self.metadata.announced, self._failed)
@@ -229,9 +230,7 @@ class Broker:
         self._leaving.set()
         if self._has_metadata:
             await self.replication.hand_over()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.stop()
         self._creation.stop()
         await self.commits.stop()
         for topic in list(self.topics.values()):
@@ -251,14 +250,14 @@ class Broker:
             return  # every peer says the same; the first one counts
         self.fatal = error
         self._failed.set()
-        log.critical("%s", error.message, extra={"fields": {"hint": error.hint}})
+        where = error if error.__cause__ is not None else None  # a defect: only the traceback says which
+        log.critical("%s", error.message, exc_info=where, extra={"fields": {"hint": error.hint}})
         if self._on_fatal is not None:
             self._on_fatal(error)
 
-    def spawn(self, work: object) -> None:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def spawn(self, work: Awaitable[None], *, vital: bool = False) -> None:
+        """Work that nobody waits for; `vital` is what the node is not whole without."""
+        self._background.spawn(work, vital=vital)
 
     # Metadata changes.
 

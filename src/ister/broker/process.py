@@ -60,16 +60,24 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _main(config: BrokerConfig, on_ready: Callable[[BrokerInfo], None] | None) -> None:
     stop = asyncio.Event()
+    fatal: list[IsterError] = []
     loop = asyncio.get_running_loop()
+
+    def on_fatal(error: IsterError) -> None:
+        fatal.append(error)
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    starting = loop.create_task(start(config, on_fatal=lambda _: stop.set()))
+    starting = loop.create_task(start(config, on_fatal=on_fatal))
     told_to_stop = loop.create_task(stop.wait())
     await asyncio.wait([starting, told_to_stop], return_when=asyncio.FIRST_COMPLETED)
     told_to_stop.cancel()
     if not starting.done():  # it waits to be let into a cluster, perhaps for ever
         starting.cancel()
         await asyncio.wait([starting])
+        if fatal:
+            raise fatal[0]
         return
     running = starting.result()
     # What exists now stays; looking through it again and again would only cost pauses.

@@ -152,13 +152,16 @@ class NodeReplication:
 
     def start(self) -> None:
         """This start is announced: what is known here is no older than this node's last life."""
-        self._broker.spawn(self._look_after_leading())
-        self._broker.spawn(self._watch.run())
         self.completions.look_at_all()
-        self._broker.spawn(self.guests.sweep())
-        self._broker.spawn(self.repairs.run())
-        self._broker.spawn(self.leaving.run())
-        self._broker.spawn(self.scrubbing.run())
+        for work in (
+            self._look_after_leading(),
+            self._watch.run(),
+            self.guests.sweep(),
+            self.repairs.run(),
+            self.leaving.run(),
+            self.scrubbing.run(),
+        ):
+            self._broker.spawn(work, vital=True)
 
     async def hand_over(self) -> None:
         """Before a stop: let others lead what has other replicas, so that nobody has to find out that this

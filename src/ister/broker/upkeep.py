@@ -22,7 +22,7 @@ from ister.broker.retention import first_offset_to_keep
 from ister.broker.sealing import has_better_clocks
 from ister.broker.topic_log import TopicLog
 from ister.broker.topic_reads import segment_path
-from ister.errors import BadRequest, IsterError
+from ister.errors import BadRequest, IsterError, RequestTimeout
 from ister.metadata.commands import TrimTopic
 from ister.raft import RaftStatus
 
@@ -36,6 +36,9 @@ class Upkeep:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._errors_due = 0
+        self._may_trim = True
+        self._told_of_clock = False
+        """Both in this round of the monitor: no majority was missed yet; and it was said."""
         self.may_remove = False
         """Set once the files were compared with the metadata: if it is not this directory's, nothing goes."""
 
@@ -95,6 +98,7 @@ class Upkeep:
         """Roll over what is old, drop what is past its retention."""
         while True:
             await asyncio.sleep(self._broker.config.monitor_check_ms / 1000)
+            self._may_trim, self._told_of_clock = True, False
             for topic in list(self._broker.topics.values()):
                 try:
                     if topic.leads:
@@ -115,15 +119,22 @@ class Upkeep:
         if topic.is_old:
             topic.roll_over()
         start = first_offset_to_keep(topic.state, topic.bytes, self._broker.clock.now_us())
-        if start > topic.state.start_offset:
+        if start > topic.state.start_offset and self._may_trim:
             log.info("trimming", extra={"fields": {"topic": topic.state.name, "start_offset": start}})
-            await self._broker.metadata.propose(TrimTopic(topic.state.uid, start))
+            try:
+                await self._broker.metadata.propose(TrimTopic(topic.state.uid, start))
+            except RequestTimeout:
+                self._may_trim = False  # there is no majority: each of the others would wait as long for it
+                raise
 
     def _clock_is_off(self) -> bool:
         error_ms = self._broker.metadata.clock_error_us(self._broker.metadata.member) // 1000
         limit_ms = self._broker.config.max_clock_skew_ms
         if abs(error_ms) <= limit_ms:
             return False
+        if self._told_of_clock:
+            return True
+        self._told_of_clock = True
         log.error(
             "the clock of node %d is %d ms from those of most others, more than max_clock_skew_ms (%d): it "
             "leads nothing and drops nothing until that is mended",

@@ -17,6 +17,7 @@ from random import Random
 
 import msgspec
 
+from ister.background import Background
 from ister.errors import (
     BadRequest,
     DataDirectoryError,
@@ -104,7 +105,7 @@ class ReplicatedMetadata:
         self._now_us = now_us
         self._on_restored = on_restored
         self._watchers: list[Watcher] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background(on_fatal)
         self._known = KnownNodes(disk)
         self._is_open = False
         self._refused_since: float | None = None
@@ -164,13 +165,11 @@ class ReplicatedMetadata:
         self._is_open = True
         self._know(hints)
         self.refresh_links()
-        self._spawn(self.members.keep())
-        self._spawn(self.members.tell_those_who_left())
+        self._background.spawn(self.members.keep(), vital=True)
+        self._background.spawn(self.members.tell_those_who_left(), vital=True)
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.stop()
         await self.peers.stop()
         if self._is_open:
             await self.raft.stop()
@@ -187,7 +186,7 @@ class ReplicatedMetadata:
     def announce(self, client_host: str, client_port: int) -> None:
         """Begin to tell the cluster of this start (I2), for as long as it takes; see `announced`."""
         self.myself = msgspec.structs.replace(self.myself, client_host=client_host, client_port=client_port)
-        self._spawn(self._announce())
+        self._background.spawn(self._announce(), vital=True)
 
     async def _announce(self) -> None:
         while not self.announced.is_set():
@@ -203,11 +202,6 @@ class ReplicatedMetadata:
             if outcome.result is Result.REFUSED:
                 self.on_fatal(DataDirectoryError(outcome.detail))
                 return
-
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # Where the others are.
 
@@ -230,7 +224,7 @@ class ReplicatedMetadata:
         if nodes and nodes != self._known.nodes:
             self._known.nodes = nodes
             self.peers.know(nodes, self.member)
-            self._spawn(self._known.save())
+            self._background.spawn(self._known.save())
 
     def addresses(self) -> list[NodeAddress]:
         return [address_of(node) for node in self.state.nodes.values()]

@@ -232,7 +232,9 @@ def _nobody_looked(task: asyncio.Task[Any]) -> bool:
 
 def _record_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     handle = context.get("handle")
-    process = process_of(getattr(handle, "_context", None)) if handle is not None else None
+    # A task that is reported is so by its own process.
+    is_own = handle is not None or "task" in context
+    process = process_of(getattr(handle, "_context", None)) if is_own else None
     if process is not None and not process.alive:
         return
     error = context.get("exception") or SimulationError(str(context.get("message")))
