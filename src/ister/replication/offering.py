@@ -6,7 +6,8 @@ here it is checked, and the metadata is told to count this node again. Readers a
 
 Fault model: the metadata known here may be old, and whoever else has a whole copy may offer it too. So the
 change is a compare-and-set on the list (F4). One that comes after the segment was given up changes nothing
-for readers: what was given up is set aside here as everywhere (F6).
+for readers: what was given up is set aside here as everywhere (F6). A disk that could not be read says
+nothing of what is on it, however often: no other copy would take its place, so it is looked at again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from ister.errors import IsterError
+from ister.errors import CorruptSegment, InvariantBroken, IsterError
 from ister.metadata.commands import SetReplicas
 from ister.metadata.nodes import is_in_cluster
 from ister.metadata.store import MetadataStore
@@ -45,11 +46,12 @@ class Offers:
         self._member = member
         self._remove = remove
         self._no_good: set[int] = set()
-        """Segments whose log here was found short or damaged: it stays, and is not looked at again."""
+        """Of `last_copies`, those whose log is short or damaged: it stays, and is not looked at again."""
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            self._no_good &= self._sealed_copies.last_copies.keys()
             for uid, topic_uid in list(self._sealed_copies.last_copies.items()):
                 try:
                     await self._look(topic_uid, uid)
@@ -90,7 +92,7 @@ class Offers:
             if await self._sealed_copies.is_good(place):
                 return True
             why = "it ends short, or is damaged"
-        except IsterError as error:
+        except (CorruptSegment, InvariantBroken) as error:
             why = error.message
         log.error("what is here of %s may be all there is, and is not whole: %s", place.identity.key, why)
         return False

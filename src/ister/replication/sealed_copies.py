@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from enum import Enum
 
-from ister.errors import CorruptFrame, CorruptSegment, NodeUnreachable
+from ister.errors import CorruptFrame, CorruptSegment, NodeUnreachable, StorageFailed
 from ister.io.clock import Clock
 from ister.io.disk import Disk, parent
 from ister.protocol.replication import ReachAnswer
@@ -213,7 +213,7 @@ class SealedCopies:
 
     async def is_good(self, place: Place) -> bool:
         """Whether the log here, of a segment that this node is no replica of, is durable up to the sealed end
-        and each of its frames is as it should be."""
+        and each of its frames is as it should be. `StorageFailed` if that could not be read."""
         await self._copies.sealed(place)
         async with self._copies.lock(place.segment.uid):
             return await self._is_good(place)
@@ -233,6 +233,8 @@ class SealedCopies:
         finding = await scrub_log(
             self._disk, self._clock, place.identity, segment.data_end, bytes_per_second=self._rate
         )
+        if finding is not None and finding.may_pass:
+            raise StorageFailed(f"{place.identity.key} could not be checked: {finding.reason}")
         return finding is None
 
 
