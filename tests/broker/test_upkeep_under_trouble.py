@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from tests.cluster_world import World, WorldNode, run_story
 
-from ister.errors import CorruptSegment
-
 NAMES = [f"t{number}" for number in range(12)]
 DAY = 24 * 3600
 
@@ -65,18 +63,3 @@ def test_a_clock_that_is_off_is_said_once_in_a_round(caplog: pytest.LogCaptureFi
         run_story(story, monitor_check_ms=10_000)
     said = [record for record in caplog.records if "the clock of node" in record.getMessage()]
     assert 1 <= len(said) <= 2
-
-
-def test_a_copy_that_cannot_be_removed_for_whatever_reason_is_left_to_the_next_start(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async def fails(*_: Any) -> None:
-        raise CorruptSegment("what is to be set aside cannot be read")
-
-    async def story(world: World) -> None:
-        replication = world.nodes[1].broker.replication
-        replication.sealed_copies.remove = fails  # type: ignore[method-assign]
-        await replication.let_go(1, 2)
-
-    run_story(story)
-    assert any("was not removed" in record.getMessage() for record in caplog.records)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import NamedTuple
 from unittest import mock
 
@@ -20,6 +21,7 @@ from tests.replication.repair_helpers import (
     is_whole,
     numbers,
     path_of,
+    replicas_of,
     sealed,
     until,
 )
@@ -108,6 +110,42 @@ def test_a_last_copy_that_is_damaged_is_neither_offered_nor_removed() -> None:
         now = next(one for one in sealed(world) if one.uid == segment.uid)
         assert away.member not in now.replicas
         assert has_files(world, away, segment)
+
+    run_story(story, **SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("operation", "error"), [("open", errno.EMFILE), ("read", errno.ENOMEM), ("read", errno.EIO)]
+)
+def test_a_last_copy_that_could_not_be_read_at_first_is_offered_when_it_can(
+    operation: str, error: int
+) -> None:
+    async def story(world: World) -> None:
+        away, segment = await left_with_others(world)
+        await away.start()
+        await until(lambda: segment.uid in away.broker.replication.leaving.segments)
+        path, cut_first = path_of(world, segment), int(operation == "open")
+        rule = away.disk.faults.add(operation, prefix=path, suffix=".log", error=error, after=cut_first)
+        await asyncio.sleep(20)
+        assert rule.struck
+        assert away.member not in replicas_of(world, segment.uid)
+        away.disk.faults.remove(rule)
+        await until(lambda: away.member in replicas_of(world, segment.uid), seconds=20)
+
+    run_story(story, **SETTINGS)
+
+
+def test_a_last_copy_that_is_no_good_is_forgotten_with_its_segment() -> None:
+    async def story(world: World) -> None:
+        away, segment = await left_with_others(world)
+        away.disk.rot(path_of(world, segment) + ".log", 40)
+        await away.start()
+        leaving = away.broker.replication.leaving
+        await until(lambda: segment.uid in leaving._no_good)
+        async with world.connect() as log:
+            await log.delete_topic("t")
+        await asyncio.sleep(15)
+        assert not leaving._no_good
 
     run_story(story, **SETTINGS)
 

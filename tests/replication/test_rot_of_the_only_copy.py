@@ -101,10 +101,7 @@ def test_a_read_of_the_open_segment_that_failed_once_is_no_damage() -> None:
         segment = node.topic("t").state.open_segment
         node.disk.faults.add("read", prefix=path_of(world, segment), suffix=".log", count=1)
         async with world.connect() as log:
-            with pytest.raises(CorruptSegment) as caught:
-                await read_all(log, "t")
-            assert caught.value.offsets is None
-            assert await read_all(log, "t") == numbers(4)
+            assert await read_all(log, "t") == numbers(4), "it was asked for again"
         assert metric(node, "corrupt_copies_total") == 0
         assert node.topic("t").state.open_segment.uid == segment.uid
 

@@ -114,6 +114,14 @@ def test_a_place_that_cannot_be_read_is_found() -> None:
     assert finding is not None and "Input/output" in finding.reason
 
 
+@pytest.mark.parametrize("error", [errno.ENOMEM, errno.EAGAIN])
+def test_a_read_for_which_there_was_no_room_is_no_finding_but_an_error(error: int) -> None:
+    disk = disk_with(DATA)
+    disk.faults.add("read", suffix=".log", error=error)
+    with pytest.raises(StorageFailed, match="cannot be read at offset 100"):
+        found_in(disk)
+
+
 def test_a_log_that_cannot_be_opened_is_no_finding_but_an_error() -> None:
     disk = disk_with(DATA)
     disk.faults.add("open", suffix=".log", error=errno.EMFILE)

@@ -53,5 +53,5 @@ def test_serving_notices_a_frame_that_was_lost_from_the_middle() -> None:
 def test_a_source_that_cannot_be_read_says_so() -> None:
     replica = Replica(FRAMES)
     replica.disk.faults.add("read")
-    with pytest.raises(CorruptSegment, match="cannot be read at offset 100"):
+    with pytest.raises(OSError, match="Input/output error"):
         served(replica, 100)

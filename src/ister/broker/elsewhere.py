@@ -18,7 +18,14 @@ import msgspec
 
 from ister.broker.topic_log import TopicLog
 from ister.client.connection import Answer
-from ister.errors import ConnectionFailed, CorruptSegment, NodeUnreachable, NotLeader, RequestTimeout
+from ister.errors import (
+    ConnectionFailed,
+    CorruptSegment,
+    NodeUnreachable,
+    NotLeader,
+    RequestTimeout,
+    StorageFailed,
+)
 from ister.metadata.state import SegmentState
 from ister.metrics import Counter
 from ister.protocol import messages
@@ -73,7 +80,7 @@ class Elsewhere:
             except ConnectionFailed as error:  # a read that was lost on the way may simply be asked for again
                 if source == sources[-1]:
                     raise NodeUnreachable(f"node {node_of(source)} was lost: {error.message}") from error
-            except (NodeUnreachable, NotLeader, RequestTimeout, CorruptSegment):
+            except (NodeUnreachable, NotLeader, RequestTimeout, CorruptSegment, StorageFailed):
                 if source == sources[-1]:
                     raise
         raise NodeUnreachable("no node has it")

@@ -11,6 +11,7 @@ memory of answers first; a frame is never split, so one that is larger waits for
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ import msgspec
 from ister.broker.elsewhere import Elsewhere, Tries, no_copy
 from ister.broker.followed_copy import FollowedCopy, followed_copy
 from ister.broker.topic_log import TopicLog
-from ister.errors import NotLeader, OffsetOutOfRange, UnknownTopic
+from ister.errors import NotLeader, OffsetOutOfRange, StorageFailed, UnknownTopic
 from ister.metadata.state import SegmentState
 from ister.metrics import Counter, Histogram
 from ister.protocol import messages
@@ -30,6 +31,8 @@ from ister.protocol.messages import Kind
 if TYPE_CHECKING:
     from ister.broker.broker import Broker
     from ister.broker.connection import Connection
+
+log = logging.getLogger("ister.broker.fetching")
 
 MAX_FETCH_BYTES = 8 * 1024 * 1024
 MAX_WAIT_MS = 60_000
@@ -88,7 +91,8 @@ class Fetches:
         deadline: float,
     ) -> bool:
         """From this node's copy of an open segment that another one leads. False if the leader is to be
-        asked: this node does not follow, is behind the reader, or has nothing new and may be cut off."""
+        asked: this node does not follow, is behind the reader, cannot read its copy now, or has nothing new
+        and may be cut off."""
         copy = followed_copy(topic, request.offset)
         if copy is None:
             return False
@@ -102,7 +106,11 @@ class Fetches:
             )
         if copy.end_offset <= request.offset or not copy.is_there:
             return False
-        await self._fetch_here(connection, correlation, request, copy)
+        try:
+            await self._fetch_here(connection, correlation, request, copy)
+        except StorageFailed as error:
+            log.warning("the leader is asked: %s", error.message)
+            return False
         return True
 
     async def read(self, request: messages.Fetch) -> bytes:

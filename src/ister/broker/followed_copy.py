@@ -14,6 +14,7 @@ from ister.errors import CorruptSegment, NotLeader
 from ister.metadata.state import TopicState
 from ister.protocol.peer import node_of
 from ister.wal.followed import FollowedSegment
+from ister.wal.read_faults import read_failed
 from ister.wal.reader import Found
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class FollowedCopy:
             self._topic.distrust_copy(self.uid)
             leader = node_of(self.state.open_segment.leader)
             raise NotLeader(f"node {leader} leads, and may have it whole: {error.message}") from error
+        except OSError as error:  # the leader is asked for this; the next one is read here again
+            raise read_failed(self._copy.identity.key, f"offset {offset}", error) from error
 
 
 def followed_copy(topic: TopicLog, offset: int) -> FollowedCopy | None:

@@ -85,6 +85,7 @@ class NodeReplication:
             self.copies, self.sealed_copies, broker.metadata, self.member, broker.spawn
         )
         self.copies.on_damage = self.completions.suspect
+        self.copies.on_failed_read = self.completions.may_pass
         self.guests = Guests(
             self.copies,
             self.sealed_copies,

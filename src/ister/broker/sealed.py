@@ -2,6 +2,9 @@
 
 A file is closed when the last reader that was given it lets go. One whose segment is removed while it is
 being opened is closed as soon as it is open, and those who wait for it are told.
+
+Damage is `CorruptSegment`. An `OSError` goes through: what a read that failed says of this copy depends on
+whether there are others (`ister.wal.read_faults`).
 """
 
 from __future__ import annotations
@@ -60,8 +63,6 @@ class SealedSegments:
                 identity.key, opened.file, opened.index, opened.limit, state.data_end, offset, max_bytes
             )
             return await self._disk.run(plan.run_checked)
-        except OSError as error:
-            raise CorruptSegment(f"{identity.key} cannot be read at offset {offset}: {error}") from error
         finally:
             opened.release()
 
@@ -83,8 +84,6 @@ class SealedSegments:
                     max_bytes,
                 )
             )
-        except OSError as error:
-            raise CorruptSegment(f"{identity.key} cannot be read at offset {offset}: {error}") from error
         finally:
             opened.release()
 
@@ -94,8 +93,6 @@ class SealedSegments:
             assert state.data_end is not None
             plan = plan_search(identity.key, opened.file, opened.index, opened.limit, state.data_end, time_us)
             return await self._disk.run(lambda: first_offset_at_or_after(plan, time_us))
-        except OSError as error:
-            raise CorruptSegment(f"{identity.key} cannot be read at time {time_us}: {error}") from error
         finally:
             opened.release()
 
@@ -117,6 +114,8 @@ class SealedSegments:
             error = task.exception()
             if isinstance(error, IsterError):
                 raise error.again()
+            if isinstance(error, OSError):
+                raise OSError(error.errno, f"it cannot be opened: {error.strerror or error}") from error
             task.result()
 
     async def _open(self, identity: SegmentIdentity, state: SegmentState) -> None:
@@ -132,8 +131,6 @@ class SealedSegments:
             self._files[path] = _OpenFile(recovered.file, recovered.index, recovered.position)
             while len(self._files) > self._max_open:
                 _let_go(self._files.popitem(last=False)[1])
-        except OSError as error:
-            raise CorruptSegment(f"segment {identity.key} cannot be opened: {error}") from error
         finally:
             del self._opening[path]
             self._unwanted.discard(path)

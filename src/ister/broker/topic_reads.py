@@ -4,12 +4,14 @@ Only committed records are read. At each place the metadata says which segment h
 bytes are is looked up here. Damage is `CorruptSegment` with the offset, a trimmed or unborn offset is
 `OffsetOutOfRange` with the range that is there: never an early end (promise 5). Damage of one segment is that
 segment's: a broken open one leaves the sealed ones readable, and only its own range and the end are unknown.
+A read that failed is no damage (`ister.wal.read_faults`): another copy is asked, or the reader asks again.
 Offsets that an operator has given up are `RecordsLost` with their range, at every node alike (F6).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 
 from ister.broker.gone import is_gone
 from ister.broker.storage import Storage
@@ -23,7 +25,9 @@ from ister.errors import (
 )
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.peer import node_of
+from ister.replication.copies import Read
 from ister.wal.followed import FollowedSegment
+from ister.wal.read_faults import REPEAT_SECONDS, is_medium_error, read_failed
 from ister.wal.reader import Found, first_offset_at_or_after, found_in, plan_read, plan_search
 from ister.wal.recovery import SegmentIdentity
 from ister.wal.segment import Segment
@@ -56,6 +60,8 @@ class ReadableTopic:
         self._waiters: list[Callable[[], None]] = []
         self._distrusted = 0
         """The uid of an open segment whose copy here was found damaged."""
+        self._unread = (0, 0.0)
+        """The uid of an open segment of which the disk could not read something, and when that was first."""
 
     @property
     def leads(self) -> bool:
@@ -80,8 +86,8 @@ class ReadableTopic:
         """Whether this node answers for a segment: it leads it, or has a whole copy of a sealed one (F3)."""
         if not state.is_sealed:
             return state.leader == self._storage.member
-        is_whole = not self._storage.replication.completions.is_incomplete(state.uid)
-        return self._storage.member in state.replicas and is_whole
+        is_served = self._storage.replication.completions.is_served(state.uid)
+        return self._storage.member in state.replicas and is_served
 
     @property
     def followed_log(self) -> FollowedSegment | None:
@@ -170,9 +176,23 @@ class ReadableTopic:
         except CorruptSegment as error:
             self._found_damage(segment, error)
             raise
+        except OSError as error:
+            raise self._failed_in_led(segment, f"offset {offset}", error) from error
         if found.damage is not None:
             self._found_damage(segment, found.damage)
         return found
+
+    def _failed_in_led(self, segment: Segment, where: str, error: OSError) -> IsterError:
+        """Nobody else answers for an open segment: the reader asks again. If its leader's disk cannot read
+        then, or ever again while it is open, those who have other copies end it: that costs little."""
+        failed, now = read_failed(segment.identity.key, where, error), asyncio.get_running_loop().time()
+        if is_medium_error(error) and segment.replication is not None:
+            uid, since = self._unread
+            if uid != segment.identity.uid:
+                self._unread = segment.identity.uid, now
+            elif now - since >= REPEAT_SECONDS:
+                self._found_damage(segment, CorruptSegment(failed.message))
+        return failed
 
     def _found_damage(self, segment: Segment, error: CorruptSegment) -> None:
         """In the log of the segment that this node leads. Returns if there is nobody else to ask."""
@@ -186,7 +206,8 @@ class ReadableTopic:
             return self.end_offset
 
     async def read_open(self, segment: Segment, offset: int, max_bytes: int) -> Found:
-        """Committed frames of a segment that is appended to, here or by its leader."""
+        """Committed frames of a segment that is appended to, here or by its leader. `OSError` if it could not
+        be read: what that means is not the same to both."""
         hot = segment.tail.read(offset, segment.committed_end, max_bytes)
         if hot is not None:
             return found_in(hot)
@@ -203,8 +224,6 @@ class ReadableTopic:
                 max_bytes,
             )
             return await self._storage.disk.run(plan.run_checked)
-        except OSError as error:
-            raise CorruptSegment(f"{key} cannot be read at offset {offset}: {error}") from error
         finally:
             segment.release()
 
@@ -216,11 +235,17 @@ class ReadableTopic:
                 await self._raise_gone(offset)
             # The chain has grown since somebody looked for the holder: who asked looks again.
             raise NotLeader(f"{self.state.key_of(state)} is on node {node_of(state.leader)}")
+
+        def read() -> Awaitable[Found]:
+            return self._storage.sealed.read(self._identity(state), state, offset, max_bytes)
+
         try:
-            found = await self._storage.sealed.read(self._identity(state), state, offset, max_bytes)
+            found = await read()
         except CorruptSegment as error:
             self._met_damage(state, offset, error)
             raise
+        except OSError as error:
+            raise self._failed_in_sealed(state, f"offset {offset}", error, read) from error
         if found.damage is not None:
             self._met_damage(state, offset, found.damage)
         return found
@@ -240,6 +265,14 @@ class ReadableTopic:
         place = replication.copies.place(self.state.uid, segment_uid)
         if place is not None and replication.completions.suspect(place, error.message):
             raise NotLeader(f"this node's copy is not served: {error.message}") from error
+
+    def _failed_in_sealed(self, state: SegmentState, where: str, error: OSError, read: Read) -> IsterError:
+        """Of a read that failed, and that `read` does again: `NotLeader` where another copy is asked."""
+        failed, replication = read_failed(self.state.key_of(state), where, error), self._storage.replication
+        place = replication.copies.place(self.state.uid, state.uid)
+        if place is not None and replication.completions.read_failed(place, error, read):
+            return NotLeader(f"this node's copy is not served now: {failed.message}")
+        return failed
 
     def _check_is_current(self, error: CorruptSegment) -> None:
         """What is known here right after a start may be older than this node's last life, which has removed
@@ -326,8 +359,12 @@ class ReadableTopic:
 
     async def _sealed_offset_at(self, state: SegmentState, time_us: int) -> int | None:
         """None if the segment was trimmed while it was being read."""
+
+        def read() -> Awaitable[int | None]:
+            return self._storage.sealed.offset_at(self._identity(state), state, time_us)
+
         try:
-            found = await self._storage.sealed.offset_at(self._identity(state), state, time_us)
+            found = await read()
             if found is None:
                 raise CorruptSegment(
                     f"{self.state.key_of(state)} was sealed with a record appended at "
@@ -342,6 +379,8 @@ class ReadableTopic:
                 self._look_elsewhere(state.uid, error)
                 raise
             return None
+        except OSError as error:
+            raise self._failed_in_sealed(state, f"time {time_us}", error, read) from error
 
     async def _open_offset_at(self, segment: Segment, time_us: int) -> int:
         key, end = segment.identity.key, segment.committed_end
@@ -353,7 +392,7 @@ class ReadableTopic:
             self._found_damage(segment, error)
             raise
         except OSError as error:
-            raise CorruptSegment(f"{key} cannot be read at time {time_us}: {error}") from error
+            raise self._failed_in_led(segment, f"time {time_us}", error) from error
         finally:
             segment.release()
         if found is None:

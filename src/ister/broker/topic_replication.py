@@ -169,7 +169,7 @@ class ReplicatedTopic(OpenableTopic):
     def _found_damage(self, segment: Segment, error: CorruptSegment) -> None:
         """The others have it whole: they end the segment, and this copy is mended then. The only copy is
         reported and served as it is, and what comes next goes to another segment: behind a damaged header
-        nobody would find it. A read that only failed may succeed the next time, and changes nothing."""
+        nobody would find it. A read that only failed is not told here (`_failed_in_led`)."""
         if segment.replication is not None:
             self.lose(error.message)
             raise NotLeader(f"this node's copy is not served: {error.message}") from error

@@ -7,6 +7,10 @@ the last life may have stopped in the middle of this. A damaged one is whole aga
 
 Where no replica has what is damaged here, the copy is served as it is: the good part of it can be read, and
 the rest is an error that says what is wrong. That is tried again now and then, since a node may come back.
+
+A read that failed is no damage (`ister.wal.read_faults`). Where there are other replicas the copy rests for a
+moment, so that they are asked; what the disk could not read is then read again, and is damage if that fails
+too: nobody would replace it otherwise, and a place that is seldom read would be found when it is the last.
 """
 
 from __future__ import annotations
@@ -21,10 +25,11 @@ from ister.metadata.nodes import is_in_cluster
 from ister.metadata.state import TopicState
 from ister.metadata.store import MetadataStore
 from ister.metrics import Counter
-from ister.replication.copies import Copies
+from ister.replication.copies import Copies, Read
 from ister.replication.follower import disk_fault
 from ister.replication.places import Place
 from ister.replication.sealed_copies import Finished, SealedCopies
+from ister.wal.read_faults import REPEAT_SECONDS, is_medium_error, read_failed
 
 log = logging.getLogger("ister.replication.complete")
 
@@ -65,6 +70,8 @@ class Completions:
         self._spawn = spawn
         self._troubles: dict[int, _Trouble] = {}
         """By segment."""
+        self._resting: set[int] = set()
+        """Segments whose copy could not be read a moment ago."""
         self._has_looked = False
         """After a start nothing is known of any copy until all of them are to be looked at."""
         self._whole: dict[int, set[int]] = {}
@@ -81,6 +88,10 @@ class Completions:
         """Whether nothing of this copy is served."""
         trouble = self._troubles.get(segment_uid)
         return trouble is not None and not trouble.is_served
+
+    def is_served(self, segment_uid: int) -> bool:
+        """Whether readers are answered from this copy now."""
+        return not self.is_incomplete(segment_uid) and segment_uid not in self._resting
 
     def is_damaged(self, segment_uid: int) -> bool:
         return bool(self.damage_of(segment_uid))
@@ -212,6 +223,45 @@ class Completions:
         log.error(what, place.identity.key, damage)
         self._spawn(self._complete(place))
         return not is_only
+
+    def read_failed(self, place: Place, error: OSError, read: Read) -> bool:
+        """A read of this copy failed, and `read` does it again. Whether another one is to be asked."""
+        segment = place.segment
+        if self._member not in segment.replicas:
+            return True
+        trouble = self._troubles.get(segment.uid)
+        if trouble is not None:
+            return not trouble.is_served
+        if len(segment.replicas) == 1:
+            return False
+        if segment.uid not in self._resting:
+            self._resting.add(segment.uid)
+            log.warning("a read of %s failed, others are asked for a moment: %s", place.identity.key, error)
+            self._spawn(self._rest(place, read if is_medium_error(error) else None))
+        return True
+
+    def may_pass(self, place: Place, error: OSError, read: Read) -> bool:
+        """The same of a read for another replica: whether this copy is not known to be damaged."""
+        if self.is_damaged(place.segment.uid):
+            return False
+        self.read_failed(place, error, read)
+        return True
+
+    async def _rest(self, place: Place, read: Read | None) -> None:
+        """`read` is given where the disk could not read: it says whether that has passed."""
+        uid = place.segment.uid
+        try:
+            await asyncio.sleep(REPEAT_SECONDS)
+            if read is not None:
+                await read()
+        except IsterError as error:
+            log.debug("%s was not read again: %s", place.identity.key, error)  # who reads it next is told
+        except OSError as error:
+            now = self._copies.place(place.topic.uid, uid)
+            if is_medium_error(error) and now is not None and len(now.segment.replicas) > 1:
+                self.suspect(now, read_failed(place.identity.key, "the same place twice", error).message)
+        finally:
+            self._resting.discard(uid)
 
     def found_good(self, place: Place) -> None:
         """The whole of a copy was checked, and is as it should be: somebody has mended what was wrong."""

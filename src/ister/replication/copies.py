@@ -12,7 +12,7 @@ stop at any line, and then only what is on disk was promised.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -44,10 +44,14 @@ from ister.replication.sources import Ask, CheckedReads, Sources
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import GroupCommit
 from ister.wal.leases import Leases
+from ister.wal.read_faults import read_failed, unreadable
 from ister.wal.recovery import Recovered, SegmentIdentity, Synced, create, recover
 from ister.wal.tail import HotTail
 
 log = logging.getLogger("ister.replication.copies")
+
+Read = Callable[[], Awaitable[object]]
+"""A read that failed, to be done again."""
 
 
 class Leader(Protocol):
@@ -98,6 +102,8 @@ class Copies:
         """Logs that are fenced, open to be copied from."""
         self.on_damage: Callable[[Place, str], object] = lambda place, damage: None
         """Told of damage that was found in a sealed segment's copy while it was read for another node."""
+        self.on_failed_read: Callable[[Place, OSError, Read], bool] = lambda place, error, read: True
+        """Told of such a read that failed; whether what is there is not known to be damaged."""
 
     # Where things are.
 
@@ -199,11 +205,7 @@ class Copies:
         place = await self.find(request.topic_uid, request.segment_uid, request.recovery)
         state, identity = place.segment, place.identity
         if state.is_sealed:
-            try:
-                return await self._sealed.read_checked(identity, state, request.offset, request.max_bytes)
-            except CorruptSegment as error:
-                self.on_damage(place, error.message)
-                raise
+            return await self._read_sealed(place, request.offset, request.max_bytes)
         if not request.recovery:
             raise NotLeader(f"this node does not know yet that {identity.key} is sealed")
         async with self.lock(request.segment_uid):
@@ -217,18 +219,35 @@ class Copies:
                     Recovered.close,
                 )
                 self._fenced[state.uid] = opened
-            return await run_to_end(
-                self._disk,
-                lambda: read_frames(
-                    opened.file,
-                    opened.index,
-                    identity.key,
-                    opened.position,
-                    opened.end_offset,
-                    request.offset,
-                    request.max_bytes,
-                ),
-            )
+            try:
+                return await run_to_end(
+                    self._disk,
+                    lambda: read_frames(
+                        opened.file,
+                        opened.index,
+                        identity.key,
+                        opened.position,
+                        opened.end_offset,
+                        request.offset,
+                        request.max_bytes,
+                    ),
+                )
+            except OSError as error:  # it is no source for this recovery: nothing of it is changed
+                raise unreadable(identity.key, f"offset {request.offset}", error) from error
+
+    async def _read_sealed(self, place: Place, offset: int, max_bytes: int) -> bytes:
+        def read() -> Awaitable[bytes]:
+            return self._sealed.read_checked(place.identity, place.segment, offset, max_bytes)
+
+        try:
+            return await read()
+        except CorruptSegment as error:
+            self.on_damage(place, error.message)
+            raise
+        except OSError as error:
+            key, where = place.identity.key, f"offset {offset}"
+            may_pass = self.on_failed_read(place, error, read)
+            raise (read_failed if may_pass else unreadable)(key, where, error) from error
 
     def close_fenced(self, segment_uid: int) -> None:
         """Let go of the log if it was open for its recovery."""

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from ister.errors import CorruptFrame, CorruptSegment, StorageFailed
+from ister.errors import CorruptFrame, StorageFailed
 from ister.frame import Bytes, Corrupt, Frame, FrameHeader, Incomplete, decode
 from ister.io.clock import Clock
 from ister.io.disk import Disk, File, parent
@@ -117,15 +117,13 @@ def read_frames(
 ) -> bytes:
     """Whole frames from `offset` on for another replica, each checked here; none at the limit. Blocking.
 
-    The limit is where this log ends for the one who asks: a frame's end, as position and offset.
+    The limit is where this log ends for the one who asks: a frame's end, as position and offset. An `OSError`
+    goes through: who has the log knows what that says of it.
     """
     if offset >= limit_offset:
         return b""
     plan = plan_read(key, file, index, limit_position, limit_offset, offset, max_bytes)
-    try:
-        found = plan.run_checked()
-    except OSError as error:
-        raise CorruptSegment(f"segment {key} cannot be read at offset {offset}: {error}") from error
+    found = plan.run_checked()
     if found.damage is not None:
         raise found.damage
     return b"".join(found.buffers)

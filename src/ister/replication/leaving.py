@@ -24,7 +24,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from ister.errors import IsterError
+from ister.errors import CorruptSegment, InvariantBroken, IsterError
 from ister.metadata.commands import SetReplicas
 from ister.metadata.nodes import is_in_cluster
 from ister.protocol.peer import node_of
@@ -123,10 +123,14 @@ class LeavingCopies:
 
     async def _offer(self, place: Place, expected: list[int], there: list[int]) -> None:
         node, segment = self._node, place.segment
-        is_good = await node.sealed_copies.is_good(place)
+        why = "it ends short, or is damaged"
+        try:
+            is_good = await node.sealed_copies.is_good(place)
+        except (CorruptSegment, InvariantBroken) as error:
+            is_good, why = False, error.message
         if is_good is False:
             self._no_good.add(segment.uid)
-            log.error("what is here of %s may be all there is, and is not whole", place.identity.key)
+            log.error("what is here of %s may be all there is, and is not whole: %s", place.identity.key, why)
         if not is_good:
             return
         command = SetReplicas(place.topic.uid, segment.segment, expected, [*there, node.member])

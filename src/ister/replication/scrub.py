@@ -1,7 +1,9 @@
 """A look at every byte of a sealed segment's log, at a rate: bit rot is found while there are other copies.
 
 Fault model: stored bytes may change, disappear, or not be readable at all. Each of these is a `Finding`, and
-never an end: the log must have every frame from its base to the sealed end, intact and without a gap.
+never an end: the log must have every frame from its base to the sealed end, intact and without a gap. What
+the disk could not read may be readable later: whoever looks asks twice before it is called damage. A read
+that failed for want of memory or the like is `StorageFailed`: nothing was found (`ister.wal.read_faults`).
 Bytes past the sealed end, and the side file, which is rebuilt from the log, are nobody's loss.
 
 The log must not be cut or replaced meanwhile: then what is found is of a file that is not there any more.
@@ -10,13 +12,14 @@ The log must not be cut or replaced meanwhile: then what is found is of a file t
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ister.errors import StorageFailed
 from ister.frame import Corrupt, Frame, Incomplete, decode
 from ister.io.clock import Clock
 from ister.io.disk import Disk, File
 from ister.replication.background import Throttle, run_to_end
+from ister.wal.read_faults import is_medium_error, read_failed
 from ister.wal.recovery import SegmentIdentity, uid_of
 
 CHUNK_BYTES = 1024 * 1024
@@ -30,6 +33,8 @@ class Finding:
     offset: int
     position: int
     reason: str
+    may_pass: bool = False
+    """The disk could not read it, this time."""
 
 
 async def scrub_log(
@@ -81,7 +86,9 @@ class _Scrub:
                 data = longer
                 first = decode(data, limit=_FRAME_LIMIT)
         except OSError as error:
-            return self._finding(f"it cannot be read: {error}")
+            if not is_medium_error(error):
+                raise read_failed(self._identity.key, f"offset {self.offset}", error) from error
+            return replace(self._finding(f"it cannot be read: {error}"), may_pass=True)
         return self._check(data, first)
 
     def _check(self, data: bytes, found: Frame | Incomplete | Corrupt) -> Finding | None:

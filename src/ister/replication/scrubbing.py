@@ -19,6 +19,7 @@ from ister.replication.completing import Completions
 from ister.replication.copies import Copies
 from ister.replication.places import Place
 from ister.replication.scrub import Finding, scrub_log
+from ister.wal.read_faults import REPEAT_SECONDS
 
 log = logging.getLogger("ister.replication.scrub")
 
@@ -73,6 +74,8 @@ class Scrubbing:
         try:
             finding = await self._scrub(place)
             if finding is not None:
+                if finding.may_pass:
+                    await asyncio.sleep(REPEAT_SECONDS)
                 # A copy that was replaced or removed meanwhile was another file: what is there now counts.
                 place = self._place(topic_uid, uid)
                 finding = await self._scrub(place) if place is not None else None

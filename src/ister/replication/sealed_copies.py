@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from copy import copy
 from enum import Enum
 
-from ister.errors import CorruptFrame, CorruptSegment, NodeUnreachable
+from ister.errors import CorruptFrame, CorruptSegment, NodeUnreachable, StorageFailed
 from ister.io.clock import Clock
 from ister.io.disk import Disk, parent
 from ister.protocol.replication import ReachAnswer
@@ -204,7 +204,8 @@ class SealedCopies:
 
     async def is_good(self, place: Place) -> bool | None:
         """Whether the log here, of a segment that this node is no replica of, is durable up to the sealed end
-        and each of its frames is as it should be. None if it is not to be offered any more."""
+        and each of its frames is as it should be. None if it is not to be offered any more; `StorageFailed`
+        if it could not be read."""
         await self._copies.sealed(place)
         async with self._copies.lock(place.segment.uid):
             now = self._copies.place(place.topic.uid, place.segment.uid)
@@ -227,6 +228,8 @@ class SealedCopies:
         finding = await scrub_log(
             self._disk, self._clock, place.identity, segment.data_end, bytes_per_second=self._rate
         )
+        if finding is not None and finding.may_pass:
+            raise StorageFailed(f"{place.identity.key} could not be checked: {finding.reason}")
         return finding is None
 
 

@@ -19,12 +19,14 @@ from ister.errors import (
     IsterError,
     NodeUnreachable,
     RequestTimeout,
+    StorageFailed,
 )
 from ister.metadata.state import SegmentState
 from ister.protocol.codec import encode_header
 from ister.protocol.peer import PeerKind, node_of
 from ister.protocol.replication import ReadLog
 from ister.replication.copying import Source
+from ister.wal.read_faults import unreadable
 from ister.wal.recovery import SegmentIdentity
 
 READ_SECONDS = 5.0
@@ -37,7 +39,7 @@ class CheckedReads(Protocol):
     async def read_checked(
         self, identity: SegmentIdentity, state: SegmentState, offset: int, max_bytes: int
     ) -> bytes:
-        """Frames of a sealed segment's log here, each checked in full."""
+        """Frames of a sealed segment's log here, each checked in full. `OSError` if it could not be read."""
         ...
 
     def forget(self, prefix: str) -> None:
@@ -58,7 +60,7 @@ class Sources:
             request = ReadLog(topic_uid, segment_uid, offset, max_bytes, recovery)
             try:
                 return await self._ask(member, PeerKind.READ_LOG, encode_header(request), READ_SECONDS)
-            except (ConnectionFailed, RequestTimeout) as error:
+            except (ConnectionFailed, RequestTimeout, StorageFailed) as error:
                 raise NodeUnreachable(
                     f"node {node_of(member)} cannot be read from: {error.message}"
                 ) from error
@@ -70,12 +72,16 @@ class Sources:
     def any_of(
         self, topic_uid: int, identity: SegmentIdentity, state: SegmentState, members: Sequence[int]
     ) -> Source:
-        """The logs that these members have of a sealed segment; this node's own may be among them."""
+        """The logs that these members have of a sealed segment; this node's own may be among them, if it is
+        damaged: what is good of it is taken."""
         order = list(members)
 
         async def read_from(member: int, offset: int, max_bytes: int) -> bytes:
             if member == self._member:
-                return await self._sealed.read_checked(identity, state, offset, max_bytes)
+                try:
+                    return await self._sealed.read_checked(identity, state, offset, max_bytes)
+                except OSError as error:
+                    raise unreadable(identity.key, f"offset {offset}", error) from error
             request = ReadLog(topic_uid, state.uid, offset, max_bytes)
             return await self._ask(member, PeerKind.READ_LOG, encode_header(request), READ_SECONDS)
 
