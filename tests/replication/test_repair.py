@@ -255,29 +255,6 @@ def test_a_topic_that_wants_more_replicas_gets_them_for_what_is_sealed_too() -> 
     run_story(story, replicas=3, segment_records=4)
 
 
-def test_what_is_below_its_replica_count_can_be_told() -> None:
-    async def story(world: World) -> None:
-        await fill(world, 12)
-        away, node = world.nodes[3], world.nodes[1]
-        replication, state = node.broker.replication, node.topic("t").state
-        assert replication.copies_of(state).is_well
-        member = away.member
-        away.kill()
-        await until(lambda: not node.broker.metadata.is_alive(member))
-        found = replication.copies_of(state)
-        lacks = [3 - len(set(segment.replicas) - {member}) for segment in state.segments]
-        assert 1 in lacks
-        assert (found.wanted, found.below, found.copies_missing) == (3, sum(map(bool, lacks)), sum(lacks))
-        assert found.missing == {member: sum(member in segment.replicas for segment in state.segments)}
-        path = path_of(world, sealed(world)[0]) + ".log"
-        node.disk.rot(path, 100)
-        await replication.scrubbing.round()
-        found = replication.copies_of(state)
-        assert found.incomplete_here == [1] and "checksum" in found.damaged_here[1]
-
-    run_story(story, replicas=3, segment_records=4, scrub_bytes_per_second=1 << 20)
-
-
 def test_a_node_that_is_asked_about_its_copy_says_whether_it_is_whole() -> None:
     """Nobody is dropped from a list that is too long before those that stay have said so."""
 

@@ -22,7 +22,6 @@ from ister.protocol.replication import AskReach, Copy, ReachAnswer
 from ister.replication.completing import Completions
 from ister.replication.copies import Copies
 from ister.replication.counters import ReplicationCounters
-from ister.replication.facts import TopicCopies, copies_of
 from ister.replication.failover_events import ProposeSeal
 from ister.replication.follower import Known
 from ister.replication.guests import Guests
@@ -270,10 +269,6 @@ class NodeReplication:
     def let_go(self, topic_uid: int, segment_uid: int) -> None:
         """There may be files of a sealed segment that this node is no replica of."""
         self.leaving.add(topic_uid, segment_uid)
-
-    def copies_of(self, topic: TopicState) -> TopicCopies:
-        """What is below its replica count, for people."""
-        return copies_of(topic, self.metadata, self.completions)
 
     def deleted(self, topic: TopicState) -> None:
         self.recoveries.forget(topic.open_segment.uid)

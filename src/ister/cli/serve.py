@@ -224,14 +224,14 @@ def banner(terminal: Terminal, config: BrokerConfig, info: BrokerInfo) -> str:
         facts.insert(1, ("peers", paint("green", peers)))
         tries.append(f"{ister} cluster status{where}")
         if config.bootstrap_cluster:
-            tries.append(f"{ister} {join_example(config, info, peers, peer_port)}")
+            tries.append(f"{ister} {join_example(info, peers, peer_port)}")
     lines = ["", f"  {paint('bold', 'Ister is ready.')} {paint('dim', 'Ctrl-C stops it.')}", ""]
     lines += pairs(facts, paint)
     lines += ["", f"  {paint('dim', 'In another terminal, try:')}", *(f"    {line}" for line in tries), ""]
     return "\n".join(lines)
 
 
-def join_example(config: BrokerConfig, info: BrokerInfo, peers: str, peer_port: int) -> str:
+def join_example(info: BrokerInfo, peers: str, peer_port: int) -> str:
     """What to tell `ister` for one more node on this machine, beside this one."""
     node_id = info.node_id + 1
     admin_port = info.admin_port + 1 if info.admin_port > 0 else -1

@@ -26,7 +26,6 @@ from ister.errors import (
 )
 from ister.io.clock import Clock
 from ister.io.disk import Disk
-from ister.metadata.nodes import is_in_cluster
 from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.store import MetadataStore
 from ister.protocol.codec import decode_header, encode_header
@@ -113,14 +112,6 @@ class Copies:
 
     def place(self, topic_uid: int, segment_uid: int) -> Place | None:
         return self._places.place(topic_uid, segment_uid)
-
-    def is_kept(self, segment: SegmentState) -> bool:
-        """Whether a disk that is in the cluster has this sealed segment, or is to have it."""
-        return any(is_in_cluster(self._metadata.state.nodes, member) for member in segment.replicas)
-
-    def is_kept_by_all(self, segment: SegmentState) -> bool:
-        """Whether nobody who is to have this sealed segment has left: else who is there may be short."""
-        return all(is_in_cluster(self._metadata.state.nodes, member) for member in segment.replicas)
 
     def follower(self, segment_uid: int) -> FollowedSegment | None:
         """The log of a segment that is followed here, for readers."""
