@@ -106,8 +106,8 @@ def test_the_only_copy_is_reported_and_served_as_it_is() -> None:
         node, good = rot(world, segment, HEADER)
         await until(lambda: metric(node, "scrub_rounds_total") >= 2)
         assert metric(node, "scrub_findings_total") == metric(node, "corrupt_copies_total") == 1
-        found = node.broker.replication.copies_of(node.topic("t").state)
-        assert found.damaged_here.keys() == {segment.segment}
+        completions = node.broker.replication.completions
+        assert (completions.behind, completions.is_damaged(segment.uid)) == ([segment.uid], True)
         async with world.connect() as log:
             with pytest.raises((CorruptSegment, CorruptFrame)):
                 await read_all(log, "t")
@@ -115,7 +115,7 @@ def test_the_only_copy_is_reported_and_served_as_it_is() -> None:
         assert rest == numbers(12 - end, end)
         node.disk.rot(path_of(world, segment) + ".log", HEADER)  # somebody put it right
         assert durable(world, node, segment) == good
-        await until(lambda: not node.broker.replication.completions.behind)
+        await until(lambda: not completions.behind)
 
     run_story(story, replicas=1, segment_records=4)
 
