@@ -133,7 +133,7 @@ class Show:
             self.terminal.write_objects([{**entry, "log_lines": ended.log_lines}])
             return
         paint = self.terminal.paint
-        again = shlex.join(["ister", "serve", *process.options])
+        again = f"{self.terminal.own_command} {shlex.join(['serve', *process.options])}"
         lines = [
             paint("yellow", f"node {ended.node.node_id} (pid {ended.pid}) {ended.how}; the others go on."),
             paint("dim", f"The last lines of {process.log}:"),
@@ -185,13 +185,14 @@ class Show:
         victim = next(
             (p for p in reversed(cluster.nodes) if p.node.node_id != found.leader), cluster.nodes[0]
         )
+        ister = self.terminal.own_command
         tries = [
             f"export ISTER_BOOTSTRAP={cluster.bootstrap}",
-            "ister put events 'hello'",
-            "ister tail events --from start",
-            "ister topic describe events",
-            "ister cluster status",
-            f"kill -9 {victim.pid} && ister cluster health --watch",
+            f"{ister} put events 'hello'",
+            f"{ister} tail events --from start",
+            f"{ister} topic describe events",
+            f"{ister} cluster status",
+            f"kill -9 {victim.pid} && {ister} cluster health --watch",
         ]
         title = f"A cluster of {counted(len(cluster.nodes), 'node')} is ready."
         lines = [

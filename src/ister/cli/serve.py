@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,7 +168,7 @@ def announce_waiting(terminal: Terminal, config: BrokerConfig) -> None:
             f"{paint('dim', 'Ctrl-C stops it.')}",
             "",
             "  It has no cluster yet. Tell a node of one, at its client address:",
-            f"    {own_command(terminal)} node add {host}:{port or 'PORT'} --bootstrap HOST:PORT",
+            f"    {terminal.own_command} node add {host}:{port or 'PORT'} --bootstrap HOST:PORT",
             "  Or start it again with --join, or with --bootstrap-cluster to make a new cluster.",
             "",
         ]
@@ -190,14 +187,6 @@ def ready_object(info: BrokerInfo) -> dict[str, Any]:
     return {"event": "ready", **info._asdict()}
 
 
-def own_command(terminal: Terminal) -> str:
-    """How another terminal calls `ister`: by its path where it was started so and is not on the PATH."""
-    program = Path(sys.argv[0])
-    if program.name != "ister" or shutil.which("ister", path=terminal.environ.get("PATH", "")):
-        return "ister"
-    return shlex.quote(str(program.absolute()))
-
-
 def banner(terminal: Terminal, config: BrokerConfig, info: BrokerInfo) -> str:
     from ister.cli.render import pairs
 
@@ -212,7 +201,7 @@ def banner(terminal: Terminal, config: BrokerConfig, info: BrokerInfo) -> str:
         ("cluster", f"{info.cluster_id}, node {info.node_id}"),
         ("process", str(os.getpid())),
     ]
-    ister = own_command(terminal)
+    ister = terminal.own_command
     where = "" if address == DEFAULT_BOOTSTRAP else f" --bootstrap {address}"
     tries = [
         f"{ister} put events 'hello'{where}",

@@ -7,8 +7,11 @@ where NO_COLOR is set; each of the two streams decides for itself.
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 import click
@@ -56,6 +59,14 @@ class Terminal:
         self.input_is_terminal = sys.stdin is not None and sys.stdin.isatty()
         self.paint = Paint(on=may_paint and self.is_terminal)
         self.paint_errors = Paint(on=may_paint and self.errors_to_terminal)
+
+    @property
+    def own_command(self) -> str:
+        """How another terminal calls `ister`: by its path where it was started so and is not on the PATH."""
+        program = Path(sys.argv[0])
+        if program.name != "ister" or shutil.which("ister", path=self.environ.get("PATH", "")):
+            return "ister"
+        return shlex.quote(str(program.absolute()))
 
     @property
     def wants_json(self) -> bool:
