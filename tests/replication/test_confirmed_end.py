@@ -8,9 +8,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import ister
-from ister.errors import CorruptSegment, IsterError
+from ister.errors import CorruptSegment, IsterError, NotLeader, UnknownProducer
+from ister.frame import FrameHeader, decode_header, encode
+from ister.protocol.peer import node_of
 from ister.replication.confirming import Confirming
 from tests.replicas_sim.small import World, play
+from tests.replication.test_trimmed_before_it_is_heard import Sink
 
 FAR_FUTURE_US = 4_000_000_000_000_000
 
@@ -99,3 +102,25 @@ def test_a_question_is_answered_by_enough_of_those_who_were_asked_after_it() -> 
         assert confirming.open == []
 
     asyncio.run(main())
+
+
+def test_a5_a_leader_that_was_replaced_calls_no_producer_unknown() -> None:
+    """One that began to send since is known to the next leader. It was told that its log has forgotten it,
+    and gave up what it still had to send."""
+
+    async def script(world: World) -> tuple[list[object], list[object]]:
+        old = await replace_leader(world)
+        answers: list[list[object]] = []
+        for number in world.nodes:
+            if number == old or node_of(world.segment(seen_by=number).leader) == number:
+                sink, frame = Sink(), bytearray(encode([b"3"], producer_id=77, sequence=2))
+                header = decode_header(frame)
+                assert isinstance(header, FrameHeader)
+                world.topic(number).append(frame, header, sink, 1, 0.0)
+                await world.until(lambda sink=sink: bool(sink.answers))  # type: ignore[misc]
+                answers.insert(0 if number == old else 1, sink.answers)
+        return answers[0], answers[1]
+
+    by_old, by_new = play(script)
+    assert isinstance(by_old[0], NotLeader)
+    assert isinstance(by_new[0], UnknownProducer)

@@ -30,6 +30,7 @@ from ister.errors import (
     MessageTooLarge,
     NotLeader,
     StorageFailed,
+    UnknownProducer,
 )
 from ister.frame import FrameHeader
 from ister.metadata.state import TopicState
@@ -71,12 +72,18 @@ class TopicLog(HandingOffTopic):
         segment = self._segment
         if segment is not None and segment.failure is None and self._handoff.admits:
             try:
-                segment.append(frame, header, self._now_us(), sink, token, started)
-            except NotLeader:
-                self._storage.sync_leases()  # once: the lease may have come since
-                if not self._storage.leases.holds(segment.identity.key):
+                try:
+                    segment.append(frame, header, self._now_us(), sink, token, started)
+                except NotLeader:
+                    self._storage.sync_leases()  # once: the lease may have come since
+                    if not self._storage.leases.holds(segment.identity.key):
+                        raise
+                    segment.append(frame, header, self._now_us(), sink, token, started)
+            except UnknownProducer as error:
+                if segment.replication is None:
                     raise
-                segment.append(frame, header, self._now_us(), sink, token, started)
+                self._refuse_if_leading(segment, error, sink, token)
+                return
             limits = self._limits
             if (
                 segment.end_offset >= limits.offset

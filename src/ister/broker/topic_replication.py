@@ -15,10 +15,11 @@ import logging
 from ister.broker import handoff as steps
 from ister.broker.held import HeldAppend
 from ister.broker.sealing import replicas_for
+from ister.broker.storage import Storage
 from ister.broker.topic_opening import OpenableTopic
-from ister.errors import CorruptSegment, NotLeader, SegmentFenced
+from ister.errors import CorruptSegment, IsterError, NotLeader, SegmentFenced, UnknownProducer
 from ister.frame import FrameHeader, decode_header
-from ister.metadata.state import SegmentState
+from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.peer import node_of
 from ister.quorum import revealing
 from ister.replication.follower import Known
@@ -26,7 +27,7 @@ from ister.replication.leader import Behind, Leading
 from ister.wal.followed import FollowedSegment
 from ister.wal.recovery import Synced
 from ister.wal.segment import Segment
-from ister.wal.sink import Waiting
+from ister.wal.sink import Sink, Waiting
 
 log = logging.getLogger("ister.broker.topic")
 
@@ -38,6 +39,11 @@ class ReplicatedTopic(OpenableTopic):
     _leading: Leading | None = None
     _stands: tuple[int, int, float] | None = None
     """The segment, its committed end, and when that was first seen while something waited behind it."""
+
+    def __init__(self, storage: Storage, state: TopicState) -> None:
+        super().__init__(storage, state)
+        self._refusing: set[asyncio.Task[None]] = set()
+        """Appends that are refused once it is confirmed that this node may."""
 
     def _run_soon(self, effects: list[steps.Effect]) -> None:
         raise NotImplementedError
@@ -200,6 +206,22 @@ class ReplicatedTopic(OpenableTopic):
                 f"too few replicas of {segment.identity.key} confirm that node {self._storage.node_id} still "
                 f"leads it: whether it ends here is not known"
             )
+
+    def _refuse_if_leading(self, segment: Segment, error: UnknownProducer, sink: Sink, token: int) -> None:
+        """That is final for a producer; and a leader that was replaced, and has not heard of it, knows none
+        that began to send since. It has no say then, and the producer looks for who has."""
+
+        async def refuse() -> None:
+            answer: IsterError = error
+            try:
+                await self._confirm_end(segment)
+            except IsterError as doubt:
+                answer = doubt
+            sink.refused(token, answer)
+
+        task = asyncio.get_running_loop().create_task(refuse())
+        self._refusing.add(task)
+        task.add_done_callback(self._refusing.discard)
 
     def follower_committed(self) -> None:
         self._wake_waiters()
