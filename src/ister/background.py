@@ -38,7 +38,7 @@ class Background:
         if error is None:
             return
         name = getattr(task.get_coro(), "__qualname__", task.get_name())
-        is_known = isinstance(error, IsterError | OSError)
+        is_known = isinstance(error, IsterError | OSError) and not isinstance(error, InvariantBroken)
         if self._is_stopping and is_known:
             log.debug("%s ended with the node: %s", name, error)
         elif self._is_stopping or (is_known and not vital):

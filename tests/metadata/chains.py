@@ -52,6 +52,7 @@ def seal(
     then_on: list[int] | None = None,
     recovery: int = 0,
     replicas: list[int] | None = None,
+    whole: int = 0,
 ) -> SealSegment:
     return SealSegment(
         topic_uid=uid,
@@ -67,6 +68,7 @@ def seal(
         sealed_at_us=50,
         recovery=recovery,
         replicas=replicas or [],
+        whole=whole,
     )
 
 

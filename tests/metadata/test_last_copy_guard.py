@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from ister.metadata.commands import AcceptGone, KeptPart, RemoveNode, Result, SetReplicas
+import pytest
+
+from ister.metadata.commands import AcceptGone, AnyCommand, KeptPart, RemoveNode, Result, SetReplicas
 from ister.metadata.state import ClusterState
 from tests.metadata.chains import (
     FOUR,
     ONE,
     THREE,
     TWO,
+    accept_loss,
     apply,
     create,
     member,
@@ -26,8 +29,12 @@ def sealed_on(*replicas: int) -> tuple[ClusterState, int]:
     """Segment 1 was led by the first of these, and acknowledged by most of them; the topic goes on on 5."""
     state = state_after(*(node(number) for number in range(1, 6)), create(leader=ONE, replicas=[*replicas]))
     uid = the_topic(state).uid
-    assert apply(state, seal(uid, 1, 10, then=FIVE, then_on=[FIVE])) is Result.APPLIED
+    assert apply(state, seal(uid, 1, 10, then=FIVE, then_on=[FIVE], whole=2)) is Result.APPLIED
     return state, uid
+
+
+def removal(number: int) -> RemoveNode:
+    return RemoveNode(number, keeps_whole=True)
 
 
 def comes_up_empty(state: ClusterState, number: int) -> Result:
@@ -37,22 +44,22 @@ def comes_up_empty(state: ClusterState, number: int) -> Result:
 def test_r2_removals_one_after_the_other_do_not_take_the_last_whole_copy() -> None:
     """1 and 2 acknowledged it, 3 was down and ends short. Nobody says that a disk is gone."""
     state, _ = sealed_on(ONE, TWO, THREE)
-    assert apply(state, RemoveNode(1)) is Result.APPLIED
-    assert apply(state, RemoveNode(2)) is Result.REFUSED
+    assert apply(state, removal(1)) is Result.APPLIED
+    assert apply(state, removal(2)) is Result.REFUSED
 
 
 def test_r2_a_node_can_go_once_those_who_stay_have_said_that_they_are_whole() -> None:
     state, uid = sealed_on(ONE, TWO, THREE)
-    assert apply(state, RemoveNode(1)) is Result.APPLIED
+    assert apply(state, removal(1)) is Result.APPLIED
     confirmed = SetReplicas(uid, 1, [ONE, TWO, THREE], [TWO, THREE], confirmed=2)
     assert apply(state, confirmed) is Result.APPLIED
-    assert apply(state, RemoveNode(2)) is Result.APPLIED
-    assert apply(state, RemoveNode(3)) is Result.REFUSED
+    assert apply(state, removal(2)) is Result.APPLIED
+    assert apply(state, removal(3)) is Result.REFUSED
 
 
 def test_i2_a_list_that_was_shortened_unasked_makes_nobody_whole() -> None:
     state, uid = sealed_on(ONE, TWO, THREE)
-    assert apply(state, RemoveNode(1)) is Result.APPLIED
+    assert apply(state, removal(1)) is Result.APPLIED
     assert apply(state, SetReplicas(uid, 1, [ONE, TWO, THREE], [TWO, THREE])) is Result.APPLIED
     assert comes_up_empty(state, 2) is Result.REFUSED, "3 may end short, and 2 was one of two that did not"
 
@@ -73,6 +80,7 @@ def test_i2_of_a_seal_with_a_substitute_only_a_majority_of_the_first_replicas_co
         then_on=[FIVE],
         recovery=the_topic(state).open_segment.recovery,
         replicas=[TWO, FOUR, ONE, THREE],
+        whole=2,
     )
     assert apply(state, ended) is Result.APPLIED
     assert comes_up_empty(state, 2) is Result.APPLIED
@@ -93,7 +101,7 @@ def test_i2_of_what_an_operator_kept_only_the_longest_is_whole() -> None:
     segment = the_topic(state).segments[0]
     assert apply(state, RemoveNode(1, disk_gone=True)) is Result.APPLIED
     kept = KeptPart(segment.uid, 7, 0, 0, [TWO, THREE])
-    assert apply(state, AcceptGone(uid, [segment.uid], 1, TWO, [kept])) is Result.APPLIED
+    assert apply(state, AcceptGone(uid, [segment.uid], 1, TWO, [kept], whole=1)) is Result.APPLIED
     assert comes_up_empty(state, 2) is Result.REFUSED
 
 
@@ -102,3 +110,29 @@ def test_i2_a_repair_that_brings_one_for_each_that_goes_leaves_as_many_whole() -
     assert apply(state, SetReplicas(uid, 1, [ONE, TWO, THREE], [ONE, TWO, FOUR])) is Result.APPLIED
     assert comes_up_empty(state, 1) is Result.APPLIED
     assert comes_up_empty(state, 2) is Result.REFUSED
+
+
+# What was decided before anybody counted.
+
+START = [None, *(node(number) for number in range(1, 5)), create(replicas=[ONE, TWO, THREE])]
+OLD_SEAL = seal(6, 1, 10, then=FOUR, then_on=[FOUR])
+
+
+def test_r3_a_removal_of_before_is_applied_as_it_was() -> None:
+    state = state_after(*START, OLD_SEAL)
+    assert [apply(state, RemoveNode(number)) for number in (1, 2)] == [Result.APPLIED, Result.APPLIED]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        [accept_loss(6, 1, 100, 10, then=FOUR, then_on=[FOUR], by=FOUR)],
+        [OLD_SEAL, SetReplicas(6, 1, [ONE, TWO, THREE], [ONE, TWO])],
+        [OLD_SEAL, SetReplicas(6, 1, [ONE, TWO, THREE], [ONE, TWO, THREE, FOUR])],
+    ],
+    ids=["a loss", "a shorter list", "a longer list"],
+)
+def test_r3_a_snapshot_of_before_and_its_journal_are_one_state(before: list[AnyCommand]) -> None:
+    """Each node replays its own journal from its own last snapshot, which another build may have made."""
+    replayed = state_after(*START, *before)
+    assert [segment.whole_at_least for segment in the_topic(replayed).segments] == [0, 0]

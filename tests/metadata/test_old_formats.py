@@ -81,10 +81,9 @@ def test_commands_of_before_do_what_they_did() -> None:
     state = ClusterState()
     for number, command in enumerate([None, node(1), node(2), created, OpenedSegment(4, 1, ONE), sealed], 1):
         state.apply(number, command)
-    before, now = the_topic(ClusterState.from_bytes(SNAPSHOT_BYTES)).segments[0], the_topic(state).segments[0]
-    assert (before.whole_at_least, before.surely_whole, now.whole_at_least) == (0, 1, 1)
-    before.whole_at_least = 1  # which was not counted then
-    assert msgspec.msgpack.encode(now) == msgspec.msgpack.encode(before)
+    assert msgspec.msgpack.encode(the_topic(state).segments[0]) == msgspec.msgpack.encode(
+        the_topic(ClusterState.from_bytes(SNAPSHOT_BYTES)).segments[0]
+    )
     assert the_topic(state).open_segment.replicas == [TWO]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 from unittest import mock
@@ -13,8 +15,10 @@ from ister.errors import StorageFailed
 from ister.metadata.commands import AnyCommand, Outcome, Result, SetReplicas
 from ister.protocol.replication import Copy, CopyAnswer
 from ister.raft import driver
-from ister.replication import repair, sealed_copies
+from ister.replication import leaving, repair, sealed_copies
+from ister.replication.copying import ASIDE
 from ister.replication.leaving import LeavingCopies
+from ister.replication.places import Place
 from tests.cluster_world import World, WorldNode, run_story
 from tests.losses.stories import aside
 from tests.replication.repair_helpers import (
@@ -208,3 +212,98 @@ async def _answer(asked: Any) -> CopyAnswer | None:
         return None
     assert isinstance(answer, CopyAnswer)
     return answer
+
+
+def test_a_copy_that_is_wanted_again_while_it_leaves_is_not_called_whole_without_files() -> None:
+    """Those who have it are asked; before the last answer is here, a repair has this node have it again."""
+
+    async def story(world: World) -> tuple[bool, bool]:
+        await fill(world, 6)
+        await until(lambda: is_healed(world))
+        segment = sealed(world)[0]
+        away = next(node for node in world.up if node.member == segment.replicas[-1])
+        replication, ask, wanted_again = away.broker.replication, leaving.is_whole_at, list[bool]()
+
+        async def answered_late(node: Any, member: int, place: Place, **named: Any) -> bool:
+            answer = await ask(node, member, place, **named)
+            is_meant = node.member == away.member and place.segment.uid == segment.uid
+            if is_meant and answer and member == place.segment.replicas[-1] and not wanted_again:
+                wanted_again.append(True)
+                async with world.connect() as log, asyncio.timeout(60):
+                    await log.alter_topic("t", replicas=3)
+                    while not (replication.guests.has(segment.uid) and replication.copies._busy):  # noqa: ASYNC110
+                        await asyncio.sleep(0.0002)
+                    await asyncio.sleep(0.0002)
+            return answer
+
+        with mock.patch.object(leaving, "is_whole_at", answered_late):
+            async with world.connect() as log:
+                await log.alter_topic("t", replicas=2)
+            await until(lambda: bool(wanted_again), 120)
+            await until(lambda: away.member in replicas_of(world, segment.uid), 120)
+            await asyncio.sleep(60)
+        return replication.completions.is_whole(segment.uid), is_whole(world, away, segment)
+
+    settings = {"segment_records": 2, "repair_after_ms": 10_000, "scrub_bytes_per_second": 0}
+    assert run_story(story, nodes=3, replicas=3, **settings) == (True, True)
+
+
+def test_what_is_left_of_a_copy_without_its_log_goes() -> None:
+    """A copy that was pulled aside and never took its place, or a removal that was cut short."""
+
+    async def story(world: World) -> bool:
+        await fill(world, 6)
+        await until(lambda: is_healed(world, copies=2))
+        segment = sealed(world)[0]
+        away = next(node for node in world.up if node.member not in segment.replicas)
+        path = path_of(world, segment)
+        away.kill()
+        away.disk.make_directory(path.rpartition("/")[0])
+        away.disk.open(path + ASIDE + ".log", create=True).close()
+        away.disk.sync_directory(path.rpartition("/")[0])
+        assert has_files(world, away, segment)
+        await away.start()
+        await asyncio.sleep(20)
+        return has_files(world, away, segment)
+
+    assert not run_story(story, nodes=3, replicas=2, segment_records=2, repair_after_ms=100_000)
+
+
+def test_a_leftover_that_cannot_be_read_does_not_keep_a_copy_out() -> None:
+    async def story(world: World) -> bool:
+        await fill(world, 6)
+        await until(lambda: is_healed(world, copies=2))
+        segment = sealed(world)[0]
+        nodes = {node.member: node for node in world.up}
+        source, lost = (nodes[member] for member in segment.replicas)
+        away = next(node for node in world.up if node.member not in segment.replicas)
+        topic_uid = away.topic("t").state.uid
+        request = Copy(topic_uid, segment.uid, 0, source.member, segment.end_offset or 0, 0)
+        await away.broker.replication.guests.asked(request)
+        assert is_whole(world, away, segment)
+        away.kill()
+        away.disk.faults.add("read", prefix=path_of(world, segment), suffix=".log", error=errno.EIO)
+        lost.kill()  # for good: nobody else can take its place
+        await away.start()
+        await asyncio.sleep(120)
+        return away.member in replicas_of(world, segment.uid)
+
+    assert run_story(story, nodes=3, replicas=2, segment_records=2, repair_after_ms=10_000)
+
+
+def test_a_copy_that_cannot_be_removed_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(world: World) -> int:
+        await fill(world, 20)
+        await until(lambda: is_healed(world))
+        for node in world.up:
+            node.disk.faults.add("remove", prefix="segments/", suffix="", error=errno.EROFS)
+        async with world.connect() as log:
+            await log.alter_topic("t", replicas=2)
+        await until(lambda: all(len(one.replicas) == 2 for one in sealed(world)), 600)
+        await asyncio.sleep(600)
+        return len(sealed(world))
+
+    with caplog.at_level(logging.WARNING):
+        count = run_story(story, nodes=3, replicas=3, segment_records=2, repair_after_ms=100_000)
+    said = [record for record in caplog.records if "stays here" in record.getMessage()]
+    assert 0 < len(said) <= count

@@ -18,6 +18,7 @@ from tests.replication.repair_helpers import (
     fill,
     holders,
     is_healed,
+    is_whole,
     numbers,
     path_of,
     sealed,
@@ -243,3 +244,24 @@ def test_the_scrub_finds_nothing_in_what_could_not_be_read_once_and_replaces_wha
         await until(lambda: completions.replaced.value == 1)
 
     run_story(story, replicas=3, segment_records=4, scrub_bytes_per_second=1 << 20)
+
+
+def test_a_sealed_copy_whose_tail_the_disk_cannot_read_is_replaced() -> None:
+    """It was not looked at since the seal, and cannot be: nothing says where it ends."""
+
+    async def story(world: World) -> tuple[float, bool]:
+        await fill(world, 3)
+        segment = world.up[0].topic("t").state.open_segment
+        away = next(node for node in world.up if node.member in segment.replicas[1:])
+        away.kill(power=True)
+        await fill(world, 20, 3)
+        await until(lambda: any(one.uid == segment.uid for one in sealed(world)))
+        away.disk.faults.add("read", prefix=path_of(world, segment) + ".log", error=errno.EIO)
+        await away.start()
+        completions = away.broker.replication.completions
+        await until(lambda: completions.is_whole(segment.uid), 120)
+        now = next(one for one in sealed(world) if one.uid == segment.uid)
+        return completions.replaced.value, is_whole(world, away, now)
+
+    settings = {"segment_records": 8, "repair_after_ms": 100_000, "replica_lost_ms": 2000}
+    assert run_story(story, nodes=3, replicas=3, **settings) == (1, True)

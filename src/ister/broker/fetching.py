@@ -109,7 +109,7 @@ class Fetches:
         try:
             await self._fetch_here(connection, correlation, request, copy)
         except StorageFailed as error:
-            log.warning("the leader is asked: %s", error.message)
+            log.debug("the leader is asked: %s", error.message)
             return False
         return True
 

@@ -71,6 +71,7 @@ def make_seal(storage: Storage, topic: TopicState, segment: Segment, end: int) -
         sealed_by=storage.member,
         starts=storage.metadata.starts,
         sealed_at_us=storage.clock.now_us(),
+        whole=acknowledging(len(topic.open_segment.replicas)),
     )
 
 
@@ -98,6 +99,7 @@ def make_recovery_seal(
         sealed_at_us=storage.clock.now_us(),
         recovery=found.recovery,
         replicas=list(found.replicas),
+        whole=len(found.holders),
     )
 
 
@@ -150,6 +152,7 @@ def make_loss(
         producers=producers.rows(),
         records_limit=records_limit(topic),
         recovery=recovery,
+        whole=1,
     )
 
 

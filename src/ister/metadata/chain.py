@@ -34,7 +34,6 @@ from ister.metadata.nodes import (
 )
 from ister.metadata.topics import LostRange, SegmentState, TopicState
 from ister.protocol.peer import node_of
-from ister.quorum import acknowledging
 from ister.wal.producers import ProducerRow
 
 MAX_LOST_RANGES = 100
@@ -53,7 +52,7 @@ def seal(index: int, topic: TopicState, nodes: Nodes, command: SealSegment) -> O
     last.end_position = command.end_position
     last.last_append_time_us = command.last_append_time_us
     last.sealed_by, last.sealed_at_us = command.sealed_by, command.sealed_at_us
-    last.whole_at_least = acknowledging(len(last.replicas))  # also of a recovery: it has brought so many up
+    last.whole_at_least = command.whole
     last.replicas = command.replicas or last.replicas
     _open_next(index, topic, command.next_leader, command.next_replicas, command.producers)
     return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
@@ -147,9 +146,10 @@ def set_replicas(index: int, topic: TopicState, nodes: Nodes, command: SetReplic
         refused = f"no node would be left in the cluster that has {topic.key_of(segment)}"
     if refused:
         return Outcome(Result.REFUSED, index, refused, topic.uid)
-    left = sum(member not in command.replicas for member in segment.replicas)
-    whole = max(1, segment.surely_whole - left + len(come), command.confirmed)
-    segment.whole_at_least = min(whole, len(command.replicas))
+    if segment.whole_at_least or command.confirmed:
+        left = sum(member not in command.replicas for member in segment.replicas)
+        counted = max(1, segment.whole_at_least - left + len(come), command.confirmed)
+        segment.whole_at_least = min(counted, len(command.replicas))
     segment.replicas = command.replicas
     return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
 
@@ -163,7 +163,7 @@ def accept_loss(index: int, topic: TopicState, nodes: Nodes, command: AcceptLoss
     if refused:
         return Outcome(Result.REFUSED, index, refused, topic.uid)
     last.end_offset, last.lost_from = command.end_offset, command.lost_from
-    last.whole_at_least = 1  # whose log was the longest
+    last.whole_at_least = command.whole
     last.end_position = command.end_position
     last.last_append_time_us = max(last.carried_append_time_us, command.last_append_time_us)
     last.sealed_by, last.sealed_at_us = command.by, command.at_us
@@ -219,7 +219,7 @@ def accept_gone(index: int, topic: TopicState, nodes: Nodes, command: AcceptGone
         segment.end_position = 0
         if part is not None:
             start, segment.end_position = part.end_offset, part.end_position
-            segment.whole_at_least = 1
+            segment.whole_at_least = command.whole
             # Who looks for a later time is not sent here: there is nothing of it.
             segment.last_append_time_us = min(segment.last_append_time_us, part.last_append_time_us)
         if lost and lost[-1].end_offset == start:

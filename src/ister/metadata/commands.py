@@ -53,6 +53,9 @@ class RemoveNode(Command, frozen=True):
     """Its last start then, as in `UpsertNode`."""
     member: int = 0
     """Which disk of the node is meant. 0: whichever it has."""
+    keeps_whole: bool = False
+    """Refused also while the others that have a sealed segment may all end short of it (R2). What was
+    proposed before there was this goes by the rule of then, whenever it is applied (R3)."""
 
 
 class CreateTopic(Command, frozen=True):
@@ -105,6 +108,8 @@ class SealSegment(Command, frozen=True):
     replicas: list[int] = []
     """Who has the sealed segment, substitutes among them (F2); empty leaves the list as it is. A leader's own
     seal changes nothing in it (F4)."""
+    whole: int = 0
+    """So many of these, at least, have all of it, durably. 0 of seals that did not say so."""
 
 
 class BeginRecovery(Command, frozen=True):
@@ -162,6 +167,8 @@ class AcceptLoss(Command, frozen=True):
     recovery: int = 0
     """The segment's last one: to it the replicas have said what can be reached. One that began since may have
     heard more."""
+    whole: int = 0
+    """As in a seal, of what lies before `lost_from`."""
 
 
 class KeptPart(msgspec.Struct, array_like=True, frozen=True):
@@ -190,6 +197,8 @@ class AcceptGone(Command, frozen=True):
     """The member that was asked to."""
     kept: list[KeptPart] = []
     """Of those that disks in the cluster have a part of; of the others everything is given up."""
+    whole: int = 0
+    """As in a seal, of each kept part."""
 
 
 class OpenedSegment(Command, frozen=True):

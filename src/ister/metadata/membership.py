@@ -230,7 +230,7 @@ class Members:
                 hint="Leave --disk-gone away, or stop the node first.",
             )
         outcome = await self._store.propose(
-            RemoveNode(node_id, disk_gone, node.starts if disk_gone else 0, node.member)
+            RemoveNode(node_id, disk_gone, node.starts if disk_gone else 0, node.member, keeps_whole=True)
         )
         # One that is stale was done before: by another, or by an attempt of this call whose answer was lost.
         is_another = node_id in self._store.state.nodes and outcome.result is Result.STALE

@@ -191,7 +191,7 @@ class ClusterState:
             is_looked_at = command.replaced or command.replaced_starts
             if is_looked_at and command.replaced_starts != known.starts:
                 return f"node {told.node_id} has come back on the disk that was to be replaced"
-            only_copy = "" if command.replaces else self._only_copy(known.member)
+            only_copy = "" if command.replaces else self._only_copy(known.member, may_be_short=True)
             return f"node {told.node_id} has {only_copy}, on another disk" if only_copy else ""
         if told.starts <= known.starts and told != known:
             return (
@@ -210,7 +210,9 @@ class ClusterState:
         is_looked_at = command.starts or (command.disk_gone and command.member)
         if is_looked_at and command.starts != starts:
             return Outcome(Result.REFUSED, index, f"node {command.node_id} has come back meanwhile")
-        where = self._holds_open(member) or ("" if command.disk_gone else self._only_copy(member))
+        where = self._holds_open(member)
+        if not where and not command.disk_gone:
+            where = self._only_copy(member, may_be_short=command.keeps_whole)
         if where:
             return Outcome(Result.REFUSED, index, f"node {command.node_id} holds {where}")
         if len(self.nodes) == 1:
@@ -225,10 +227,10 @@ class ClusterState:
                 return f"the open {topic.key_of(topic.open_segment)}"
         return ""
 
-    def _only_copy(self, member: int) -> str:
-        """A segment with something in it that nobody else in the cluster may have; empty if there is none.
-        What another disk of its node had is not held here (I2). Of a sealed one too only some are known to
-        have had all of it; who was behind may not have been completed yet."""
+    def _only_copy(self, member: int, *, may_be_short: bool) -> str:
+        """A segment with something in it that nobody else in the cluster has; empty if there is none. What
+        another disk of its node had is not held here (I2). `may_be_short`: of a sealed one too only some are
+        known to have had all of it; who was behind may not have been completed yet."""
         for topic in self._by_uid.values():
             for segment in topic.segments:
                 if member not in segment.replicas or segment.is_empty:
@@ -236,7 +238,8 @@ class ClusterState:
                 others = sum(other != member and self.is_active(other) for other in segment.replicas)
                 if not others:
                     return f"the last copy of {topic.key_of(segment)}"
-                if others <= len(segment.replicas) - segment.surely_whole:
+                is_unsure = others <= len(segment.replicas) - segment.surely_whole
+                if is_unsure and (may_be_short or not segment.is_sealed):
                     why = "the others may end short of it" if segment.is_sealed else "which is open"
                     return f"one of the last {others + 1} copies of {topic.key_of(segment)}, {why}"
         return ""

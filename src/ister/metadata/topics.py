@@ -49,7 +49,7 @@ class SegmentState(msgspec.Struct, array_like=True, gc=False):
     kept."""
     whole_at_least: int = 0
     """Of a sealed segment: so many of `replicas` are known to have had all of it; the others may end short,
-    and be completed without anybody saying so here. 0 of one that was sealed before this was kept."""
+    and be completed without anybody saying so here. 0 if nobody has counted them: then most of them had."""
 
     @property
     def is_sealed(self) -> bool:
@@ -62,7 +62,7 @@ class SegmentState(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def surely_whole(self) -> int:
-        """So many of its replicas, whichever they are, have all that was acknowledged."""
+        """So many of its replicas, whichever they are, have all of it."""
         return self.whole_at_least or acknowledging(len(self.replicas))
 
     @property

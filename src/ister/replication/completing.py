@@ -49,6 +49,8 @@ class _Trouble:
     """Nobody has it better: it is read as it is."""
     disk: str = ""
     """Why the disk did not take it, at the last try."""
+    is_unreadable: bool = False
+    """It could not read a place, at an earlier try."""
     reach: int | None = None
     """Up to which offset it goes, if replicas left the cluster and those that are there do not have the rest:
     as of the last try."""
@@ -316,6 +318,10 @@ class Completions:
         except (IsterError, OSError) as error:
             log.warning("%s is not complete here: %s", key, error)
             trouble.disk, trouble.reach = disk_fault(error), None
+            if isinstance(error, OSError) and is_medium_error(error):
+                if trouble.is_unreadable:  # a second time: others may have what this disk cannot read
+                    trouble.damage = trouble.damage or read_failed(key, "the same place twice", error).message
+                trouble.is_unreadable = True
             return False
         trouble.disk = ""
         trouble.reach = await self._reach(place) if finished is not Finished.WHOLE else None

@@ -84,10 +84,10 @@ class Guests:
         done = CopyAnswer(segment.data_end, segment.end_position)
         if self._member in segment.replicas:
             return done if self._completions.is_whole(segment.uid) else CopyAnswer(NOT_YET, 0)
-        if not request.source or not self._is_ready():
-            return CopyAnswer(
-                NOT_YET, 0
-            )  # only asked; or just started, and who asks again soon need not wait
+        if not request.source:  # that is all that was asked
+            return CopyAnswer(NOT_YET, 0)
+        if not self._is_ready():  # it was just started: who asks again soon is not kept waiting
+            return CopyAnswer(NOT_YET, 0)
         guest = self._welcome(place, request.source)
         if not guest.is_whole:
             assert guest.task is not None

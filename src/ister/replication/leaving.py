@@ -22,7 +22,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ister.errors import CorruptSegment, InvariantBroken, IsterError
 from ister.metadata.commands import SetReplicas
@@ -36,6 +36,14 @@ from ister.replication.wholeness import Asking, is_whole_at
 log = logging.getLogger("ister.replication.leaving")
 
 LOOK_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 600.0
+"""A copy that can be neither checked nor removed is looked at after pauses between these."""
+
+
+class _Rest(NamedTuple):
+    until: float
+    pause: float
+    why: str
 
 
 class Node(Asking, Protocol):
@@ -51,6 +59,7 @@ class LeavingCopies:
         self._is_guest = is_guest
         self.segments: dict[int, int] = {}
         """Segments, and their topics, that there may be files of."""
+        self._resting: dict[int, _Rest] = {}
         self._new: list[int] = []
         self._is_woken = asyncio.Event()
         self._no_good: set[int] = set()
@@ -71,20 +80,27 @@ class LeavingCopies:
                     await self._is_woken.wait()
             self._is_woken.clear()
             due, self._new = self._new, []
-            if loop.time() >= due_at:
-                due, due_at = list(self.segments), loop.time() + LOOK_SECONDS
-            for uid in due:
+            is_round = loop.time() >= due_at
+            for uid in list(self.segments) if is_round else due:
                 await self._look_at(uid)
+                await asyncio.sleep(0)  # there may be many, and no reason to wait with any
+            if is_round:
+                due_at = loop.time() + LOOK_SECONDS
 
     async def _look_at(self, uid: int) -> None:
-        topic_uid = self.segments.get(uid)
-        if topic_uid is None:
+        topic_uid, rest = self.segments.get(uid), self._resting.get(uid)
+        now = asyncio.get_running_loop().time()
+        if topic_uid is None or (rest is not None and now < rest.until):
             return
         try:
             is_settled = await self._look(topic_uid, uid)
         except (IsterError, OSError) as error:
-            log.warning("a copy of segment %d, which others are to have, stays here: %s", uid, error)
+            pause = min(2 * rest.pause, LONGEST_PAUSE_SECONDS) if rest is not None else LOOK_SECONDS
+            self._resting[uid] = _Rest(now + pause, pause, str(error))
+            if rest is None or rest.why != str(error):
+                log.warning("a copy of segment %d, which others are to have, stays here: %s", uid, error)
             return
+        self._resting.pop(uid, None)
         if is_settled:
             self.segments.pop(uid, None)
             self._no_good.discard(uid)
@@ -97,10 +113,10 @@ class LeavingCopies:
             return True  # trimmed; or this node is, or is about to be, one of those who have it
         segment = place.segment
         expected = segment.replicas
-        if not segment.is_sealed or not node.sealed_copies.is_here(place):
-            return segment.is_sealed
-        if segment.is_empty or await self._all_have_it(place):
-            return await node.sealed_copies.remove(place, expected)
+        if not segment.is_sealed:
+            return False
+        if segment.is_empty or await self._all_have_it(place) or not node.sealed_copies.is_here(place):
+            return await node.sealed_copies.remove(place, expected, self._is_guest)
         if segment.lost_from is None and uid not in self._no_good:
             nodes = node.metadata.state.nodes
             there = [member for member in expected if is_in_cluster(nodes, member)]

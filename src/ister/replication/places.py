@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -41,5 +42,12 @@ class Places:
         topic = self._metadata.state.topic_by_uid(topic_uid)
         if topic is None:
             return None
-        found = next((one for one in reversed(topic.segments) if one.uid == segment_uid), None)
-        return Place(topic, found, self._identity_of(topic, found)) if found is not None else None
+        at = bisect_left(topic.segments, segment_uid, key=_uid_of)  # each was opened after the one before it
+        found = topic.segments[at] if at < len(topic.segments) else None
+        if found is None or found.uid != segment_uid:
+            return None
+        return Place(topic, found, self._identity_of(topic, found))
+
+
+def _uid_of(segment: SegmentState) -> int:
+    return segment.uid

@@ -7,12 +7,13 @@ stays so for this owner: where a segment is cut is not read again while a thread
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from copy import copy
 from enum import Enum
 
-from ister.errors import CorruptFrame, CorruptSegment, NodeUnreachable, StorageFailed
+from ister.errors import CorruptFrame, CorruptSegment, NodeUnreachable, StorageFailed, UnknownTopic
 from ister.io.clock import Clock
 from ister.io.disk import Disk, parent
 from ister.protocol.replication import ReachAnswer
@@ -22,6 +23,7 @@ from ister.replication.copying import ASIDE, Copied, copy_log, replace_copy
 from ister.replication.places import Place
 from ister.replication.scrub import scrub_log
 from ister.replication.sources import CheckedReads
+from ister.wal.read_faults import REPEAT_SECONDS
 from ister.wal.recovery import measure
 from ister.wal.seal_cut import SealCut, cut_at_seal
 from ister.wal.set_aside import TailAside, set_aside
@@ -80,7 +82,10 @@ class SealedCopies:
         copies = self._copies
         await copies.sealed(place)
         async with copies.lock(place.segment.uid):
-            place = _as_it_is(place)
+            now = copies.place(place.topic.uid, place.segment.uid)
+            if now is None or self._member not in now.segment.replicas:
+                return Finished.NOT_YET
+            place = _as_it_is(now)
             segment = place.segment
             copies.close_fenced(segment.uid)
             commit = copies.commit_known.get(segment.uid, 0)
@@ -115,7 +120,7 @@ class SealedCopies:
             if not is_resumed:
                 if place.segment.lost_from is not None:
                     await self._set_aside(place, place.segment.lost_from)
-                elif self.is_here(place) and await self._is_good(place):
+                elif self.is_here(place) and await self._can_be_read(place):
                     return Finished.WHOLE
                 await run_to_end(self._disk, lambda: remove_segment_files(self._disk, place.identity.path))
                 begins()
@@ -126,7 +131,10 @@ class SealedCopies:
         keeps it from being opened is an error, and no short end: nothing is given up by that."""
         await self._copies.sealed(place)
         async with self._copies.lock(place.segment.uid):
-            place = _as_it_is(place)
+            now = self._copies.place(place.topic.uid, place.segment.uid)
+            if now is None:
+                raise UnknownTopic(f"{place.identity.key} is not there any more")
+            place = _as_it_is(now)
             segment = place.segment
             assert segment.data_end is not None
             whole = ReachAnswer(segment.data_end, segment.end_position, segment.last_append_time_us)
@@ -182,14 +190,14 @@ class SealedCopies:
         """Whether there is a log of it."""
         return self._disk.exists(place.identity.path + ".log")
 
-    async def remove(self, place: Place, expected: list[int]) -> bool:
+    async def remove(self, place: Place, expected: list[int], is_guest: Callable[[int], bool]) -> bool:
         """Let go of the files of a sealed segment that these have, and this node is not to; whether that was
-        still so."""
+        still so, and nobody has asked meanwhile for it to be had here."""
         copies, uid = self._copies, place.segment.uid
         await copies.sealed(place)
         async with copies.lock(uid):
             now = copies.place(place.topic.uid, uid)  # others had the lock
-            if now is None or now.segment.replicas != expected:
+            if now is None or now.segment.replicas != expected or is_guest(uid):
                 return False
             place = _as_it_is(now)
             copies.close_fenced(uid)
@@ -212,6 +220,18 @@ class SealedCopies:
             if now is None or self._member in now.segment.replicas or now.segment.lost_from is not None:
                 return None
             return await self._is_good(_as_it_is(now))
+
+    async def _can_be_read(self, place: Place) -> bool:
+        """The same for who has the lock, and can have it anew: what the disk cannot read twice is no good."""
+        try:
+            return await self._is_good(place)
+        except StorageFailed:
+            await asyncio.sleep(REPEAT_SECONDS)
+        try:
+            return await self._is_good(place)
+        except StorageFailed as error:
+            log.warning("what is here of %s is made anew: %s", place.identity.key, error)
+            return False
 
     async def _is_good(self, place: Place) -> bool:
         """The same for who has the lock."""
