@@ -27,7 +27,7 @@ def test_leaders_that_acknowledge_alone_are_found() -> None:
         Violation,
         match=r"acknowledged_is_readable|reader_goes_on|what_was_read_stays|one_offset|no_duplicates",
     ):
-        run_replicas(10, seed=1, command=replicas_planted.COMMAND, patience_s=5)
+        run_replicas(15, seed=1, command=replicas_planted.COMMAND, patience_s=5)
 
 
 @pytest.fixture

@@ -152,18 +152,21 @@ def test_a_killed_node_is_told_and_is_well_again_once_it_is_back(cluster: list[N
     with subprocess.Popen(
         [*ISTER, "cluster", "health", *watching], stdout=subprocess.PIPE, env=environ
     ) as watch:
-        assert watch.stdout is not None
-        heard = iter(json.loads(line) for line in watch.stdout)
-        down = next(entry for entry in heard if not entry["healthy"])
-        assert down["nodes_down"] == [2]
-        assert any(problem["code"] == "node-down" for problem in down["problems"])
-        told = first.ister("cluster", "health")
-        assert told.returncode == 1
-        assert b"node 2" in told.stdout
-        second.start()
-        assert next(entry for entry in heard if entry["healthy"])["nodes_down"] == []
-        watch.send_signal(signal.SIGINT)
-        assert watch.wait(PATIENCE_S) == 130
+        try:
+            assert watch.stdout is not None
+            heard = iter(json.loads(line) for line in watch.stdout)
+            down = next(entry for entry in heard if not entry["healthy"])
+            assert down["nodes_down"] == [2]
+            assert any(problem["code"] == "node-down" for problem in down["problems"])
+            told = first.ister("cluster", "health")
+            assert told.returncode == 1
+            assert b"node 2" in told.stdout
+            second.start()
+            assert next(entry for entry in heard if entry["healthy"])["nodes_down"] == []
+            watch.send_signal(signal.SIGINT)
+            assert watch.wait(PATIENCE_S) == 130
+        finally:
+            watch.kill()  # where it has not ended, nobody else ends it
     assert second.ister("tail", "events", "--no-follow").stdout == b"before\n"
 
 
