@@ -26,6 +26,7 @@ def led_by(node: WorldNode) -> list[str]:
     return [name for name in NAMES if node.topic(name).leads]
 
 
+@pytest.mark.slow
 def test_without_a_majority_one_trim_is_tried_in_a_round_and_every_topic_is_looked_at() -> None:
     async def story(world: World) -> None:
         await make_topics(world, segment_records=2, retention_ms=60_000)

@@ -17,7 +17,7 @@ from ister.replication.progress import Progress
 from ister.wal.tail import Bytes
 
 LATE_SECONDS: Final = 0.5
-"""Long beside what a busy machine takes from one append to the next: a kill then finds some of them unsent."""
+"""Long beside what a busy machine takes from one append to the next: a kill finds some of them unsent."""
 COMMAND: Final = (sys.executable, "-m", "tests.chaos.replicas_planted", "serve")
 """What starts such a broker, in place of `ister serve`."""
 

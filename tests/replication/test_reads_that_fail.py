@@ -25,6 +25,8 @@ from tests.replication.repair_helpers import (
     until,
 )
 
+pytestmark = pytest.mark.slow
+
 PASSING = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN]
 SETTINGS = {"segment_records": 4, "scrub_bytes_per_second": 0}
 
