@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from unittest import mock
 
 import pytest
 
+from ister.metadata.commands import AnyCommand, RemoveNode, Result
 from ister.replication import repair
+from ister.replication.completing import Completions
 from ister.replication.places import Place
-from tests.cluster_world import World, run_story
+from tests.cluster_world import PEER_PORT, World, WorldNode, run_story
 from tests.replication.repair_helpers import come_back_wiped, fill, is_healed, sealed, until
 
 
@@ -59,3 +62,46 @@ def test_a_repair_whose_reason_changed_is_looked_at_again_soon() -> None:
 
     with mock.patch.object(repair, "REST_SECONDS", 10_000.0):
         run_story(story, replicas=3, segment_records=2)
+
+
+def test_one_that_comes_is_not_kept_waiting_by_who_was_not_whole_when_a_list_was_to_be_shorter() -> None:
+    """While the disk that was lost has no successor, the list is to lose it: those who stay are asked, and
+    one is not whole yet. Then there is a node that can have a copy."""
+
+    async def story(world: World) -> None:
+        await fill(world, 5)
+        lost, number = world.nodes[3], 3
+        others = [node for node in world.up if node is not lost]
+        whole, asked = Completions.is_whole, list[int]()
+
+        def not_yet(completions: Completions, uid: int) -> bool:
+            if completions is others[0].broker.replication.completions:
+                return whole(completions, uid)
+            asked.append(uid)
+            return False
+
+        lost.kill(power=True)
+        await until(lambda: all(lost.member not in open_replicas(node) for node in others), 60)
+        with mock.patch.object(Completions, "is_whole", not_yet):
+            removal = RemoveNode(number, disk_gone=True)
+            await until_applied(others[0], removal)
+            await until(lambda: bool(asked), 60)
+            await asyncio.sleep(10)
+        lost.wipe()
+        await lost.start(join=f"{others[0].host}:{PEER_PORT}", join_timeout_ms=60_000)
+        await until(lambda: is_healed(world), seconds=repair.TURN_SECONDS - 10)  # before the next one's turn
+
+    run_story(story, replicas=3, segment_records=2, replica_lost_ms=2000)
+
+
+def open_replicas(node: WorldNode) -> set[int]:
+    """Who has a replica of the open segment."""
+    return set(node.topic("t").state.open_segment.replicas)
+
+
+async def until_applied(node: WorldNode, command: AnyCommand) -> None:
+    for _ in range(30):
+        if (await node.broker.metadata.propose(command)).result is Result.APPLIED:
+            return
+        await asyncio.sleep(2)
+    raise AssertionError(f"{command} was not applied")

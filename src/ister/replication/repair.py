@@ -145,6 +145,9 @@ class Repairs:
         self._running: set[int] = set()
         self._resting: dict[int, float] = {}
         """Segments of which the last attempt came to nothing: until when they wait."""
+        self._unconfirmed: dict[int, float] = {}
+        """Those of which not all that are to stay were whole: until when they are not asked again. If another
+        is to come instead, that need not wait for it."""
         self._avoided: dict[int, float] = {}
         """Members that did not copy what they were asked to: until when others are chosen before them."""
         self._held: Tally[int] = Tally()
@@ -181,6 +184,7 @@ class Repairs:
         silent = [m for m in metadata.state.active_members if not metadata.is_alive(m)]
         self._silent_since = {m: self._silent_since.get(m, now) for m in silent}
         self._resting = {uid: until for uid, until in self._resting.items() if until > now}
+        self._unconfirmed = {uid: until for uid, until in self._unconfirmed.items() if until > now}
         self._avoided = {member: until for member, until in self._avoided.items() if until > now}
         members = self.standing()
         alive = frozenset(members.alive)
@@ -204,10 +208,18 @@ class Repairs:
         for uid, (topic, segment) in list(self._found.items()):
             if len(self._running) >= MAX_REPAIRS:
                 break
-            if uid not in self._resting and self._is_turn(segment, members):
+            if self._may_begin(topic, segment, members) and self._is_turn(segment, members):
                 del self._found[uid]
                 self._running.add(uid)
                 self._spawn(self._repair(topic.uid, uid))
+
+    def _may_begin(self, topic: TopicState, segment: SegmentState, members: Standing) -> bool:
+        if segment.uid in self._resting:
+            return False
+        if segment.uid not in self._unconfirmed:
+            return True
+        change = self._change(topic, segment, members)
+        return change is not None and bool(change.target)
 
     async def _segments(self) -> AsyncIterator[tuple[TopicState, SegmentState]]:
         """All of them. There may be many: others have their turn in between."""
@@ -273,7 +285,7 @@ class Repairs:
 
     async def _carry_out(self, place: Place, change: Change) -> bool:
         """Whether the list is changed now. Where the reason for it is another meanwhile, the next look finds
-        what is to be done; it rests where somebody who is to confirm is not whole yet, or it was refused."""
+        what is to be done. It rests where it was refused, or somebody who is to confirm is not whole."""
         topic_uid, segment, key = place.topic.uid, place.segment, place.identity.key
         pause = FIRST_POLL_SECONDS
         for member in (change.target,) if change.target else change.confirmed_by:
@@ -283,7 +295,7 @@ class Repairs:
                 self._node, member, place, source=self._node.member if change.target else 0
             ):
                 if not change.target:
-                    self._rest(segment.uid)
+                    self._unconfirmed[segment.uid] = self._now() + REST_SECONDS
                     return False
                 await asyncio.sleep(pause)
                 pause = min(POLL_SECONDS, 2 * pause)
