@@ -25,11 +25,11 @@ from tests.metadata.chains import (
 FIVE = member(5)
 
 
-def sealed_on(*replicas: int) -> tuple[ClusterState, int]:
+def sealed_on(*replicas: int, whole: int = 2) -> tuple[ClusterState, int]:
     """Segment 1 was led by the first of these, and acknowledged by most of them; the topic goes on on 5."""
     state = state_after(*(node(number) for number in range(1, 6)), create(leader=ONE, replicas=[*replicas]))
     uid = the_topic(state).uid
-    assert apply(state, seal(uid, 1, 10, then=FIVE, then_on=[FIVE], whole=2)) is Result.APPLIED
+    assert apply(state, seal(uid, 1, 10, then=FIVE, then_on=[FIVE], whole=whole)) is Result.APPLIED
     return state, uid
 
 
@@ -94,6 +94,28 @@ def test_i2_an_offer_makes_one_whole_and_not_those_who_were_there() -> None:
         assert apply(state, RemoveNode(number, disk_gone=True)) is Result.APPLIED
     assert apply(state, SetReplicas(uid, 1, [ONE, TWO, THREE], [THREE, FOUR])) is Result.APPLIED
     assert comes_up_empty(state, 4) is Result.REFUSED
+
+
+def test_i2_an_offer_makes_one_whole_where_nothing_was_known() -> None:
+    """1 and 2 had all of a segment whose seal did not say who does, and their disks are gone; 4 has it."""
+    state = state_after(
+        *(node(number) for number in range(1, 6)), create(leader=ONE, replicas=[ONE, TWO, THREE])
+    )
+    uid = the_topic(state).uid
+    assert apply(state, seal(uid, 1, 10, then=FIVE, then_on=[FIVE])) is Result.APPLIED
+    for number, gone in ((1, ONE), (2, TWO)):
+        assert apply(state, RemoveNode(number, True, 1, gone, keeps_whole=True)) is Result.APPLIED
+    assert apply(state, SetReplicas(uid, 1, [ONE, TWO, THREE], [THREE, FOUR], confirmed=1)) is Result.APPLIED
+    assert apply(state, removal(4)) is Result.REFUSED
+
+
+def test_i2_an_offer_beside_a_damaged_copy_makes_one_whole() -> None:
+    """1 has said that it is whole when it was to stay alone. It has rotted since, and 2 offers its own."""
+    state, uid = sealed_on(ONE, TWO)
+    assert apply(state, SetReplicas(uid, 1, [ONE, TWO], [ONE], confirmed=1)) is Result.APPLIED
+    assert apply(state, SetReplicas(uid, 1, [ONE], [ONE, TWO], confirmed=1)) is Result.APPLIED
+    assert apply(state, removal(2)) is Result.REFUSED
+    assert comes_up_empty(state, 2) is Result.REFUSED
 
 
 def test_i2_of_what_an_operator_kept_only_the_longest_is_whole() -> None:

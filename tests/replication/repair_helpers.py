@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from ister.broker.topic_reads import segment_path
+from ister.errors import CorruptFrame
 from ister.frame import frames_in
 from ister.metadata.state import SegmentState
 from ister.protocol.peer import node_of
@@ -63,7 +64,10 @@ def is_whole(world: World, node: WorldNode, segment: SegmentState, topic: str = 
     data = durable(world, node, segment, topic)
     if len(data) != segment.end_position:
         return False
-    frames = frames_in(data)
+    try:
+        frames = frames_in(data)
+    except CorruptFrame:
+        return False
     ends = [segment.base_offset, *(frame.header.end_offset for frame in frames)]
     return ends[-1] == segment.end_offset and all(
         frame.header.base_offset == end for frame, end in zip(frames, ends, strict=False)

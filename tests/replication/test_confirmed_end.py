@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from unittest import mock
 
 import pytest
 
@@ -12,6 +13,7 @@ from ister.errors import CorruptSegment, IsterError, NotLeader, UnknownProducer
 from ister.frame import FrameHeader, decode_header, encode
 from ister.protocol.peer import node_of
 from ister.replication.confirming import Confirming
+from ister.testing.loop import UnhandledErrors
 from tests.replicas_sim.small import World, play
 from tests.replication.test_trimmed_before_it_is_heard import Sink
 
@@ -124,3 +126,21 @@ def test_a5_a_leader_that_was_replaced_calls_no_producer_unknown() -> None:
     by_old, by_new = play(script)
     assert isinstance(by_old[0], NotLeader)
     assert isinstance(by_new[0], UnknownProducer)
+
+
+def test_a_producer_is_answered_whatever_comes_of_the_question_who_leads() -> None:
+    """Its bytes in flight are counted until it is; and what it is told leaves it free to ask again."""
+    sink = Sink()
+
+    async def script(world: World) -> None:
+        leader, _ = await world.make_topic()
+        frame = bytearray(encode([b"1"], producer_id=77, sequence=2))
+        header = decode_header(frame)
+        assert isinstance(header, FrameHeader)
+        with mock.patch.object(world.topic(leader), "_confirm_end", side_effect=RuntimeError("a defect")):
+            world.topic(leader).append(frame, header, sink, 1, 0.0)
+            await world.until(lambda: bool(sink.answers))
+
+    with pytest.raises(UnhandledErrors, match="a defect"):
+        play(script)
+    assert isinstance(sink.answers[0], NotLeader)

@@ -10,8 +10,9 @@ from unittest import mock
 import pytest
 
 from ister.errors import RecordsLost
+from ister.metadata.commands import SetReplicas
 from ister.metadata.state import SegmentState
-from ister.replication import sealed_copies
+from ister.replication import leaving, sealed_copies
 from tests.cluster_world import PEER_PORT, World, WorldNode, run_story
 from tests.losses.stories import aside
 from tests.replication.repair_helpers import (
@@ -65,9 +66,11 @@ def test_a_copy_that_is_the_last_one_is_offered_by_the_node_that_brings_it_back_
         async with world.connect() as log:
             with pytest.raises(RecordsLost):
                 await anext(aiter(log.read("t", start=segment.base_offset)))
-        await away.start()
-        await asyncio.sleep(30)
+        with mock.patch.object(leaving, "SetReplicas", wraps=SetReplicas) as offered:
+            await away.start()
+            await asyncio.sleep(30)
         assert is_whole(world, away, segment), "the last copy there is was removed"
+        assert offered.call_args.kwargs == {"confirmed": 1}, "nothing is known of the others (I2)"
         now = next(one for one in sealed(world) if one.uid == segment.uid)
         assert away.member in now.replicas
         await until(lambda: any(one.uid == segment.uid and len(one.replicas) == 2 for one in sealed(world)))

@@ -19,6 +19,8 @@ from ister.replication import leaving, repair, sealed_copies
 from ister.replication.copying import ASIDE
 from ister.replication.leaving import LeavingCopies
 from ister.replication.places import Place
+from ister.replication.sealed_copies import SealedCopies
+from ister.replication.wholeness import Said
 from tests.cluster_world import World, WorldNode, run_story
 from tests.losses.stories import aside
 from tests.replication.repair_helpers import (
@@ -152,7 +154,7 @@ def test_f6_a_loss_that_is_accepted_while_a_last_copy_is_looked_at_cuts_nothing_
         run, held = away.broker.disk.run, list[asyncio.Event]()
 
         async def run_late(work: Callable[[], T]) -> T:
-            if "_is_good" in work.__qualname__:
+            if "SealedCopies._check" in work.__qualname__:
                 held.append(asyncio.Event())
                 await held[-1].wait()
             return await run(work)
@@ -222,12 +224,13 @@ def test_a_copy_that_is_wanted_again_while_it_leaves_is_not_called_whole_without
         await until(lambda: is_healed(world))
         segment = sealed(world)[0]
         away = next(node for node in world.up if node.member == segment.replicas[-1])
-        replication, ask, wanted_again = away.broker.replication, leaving.is_whole_at, list[bool]()
+        replication, ask, wanted_again = away.broker.replication, leaving.ask_about, list[bool]()
 
-        async def answered_late(node: Any, member: int, place: Place, **named: Any) -> bool:
+        async def answered_late(node: Any, member: int, place: Place, **named: Any) -> Said:
             answer = await ask(node, member, place, **named)
             is_meant = node.member == away.member and place.segment.uid == segment.uid
-            if is_meant and answer and member == place.segment.replicas[-1] and not wanted_again:
+            is_last = is_meant and member == place.segment.replicas[-1]
+            if is_last and answer is Said.WHOLE and not wanted_again:
                 wanted_again.append(True)
                 async with world.connect() as log, asyncio.timeout(60):
                     await log.alter_topic("t", replicas=3)
@@ -236,7 +239,7 @@ def test_a_copy_that_is_wanted_again_while_it_leaves_is_not_called_whole_without
                     await asyncio.sleep(0.0002)
             return answer
 
-        with mock.patch.object(leaving, "is_whole_at", answered_late):
+        with mock.patch.object(leaving, "ask_about", answered_late):
             async with world.connect() as log:
                 await log.alter_topic("t", replicas=2)
             await until(lambda: bool(wanted_again), 120)
@@ -307,3 +310,68 @@ def test_a_copy_that_cannot_be_removed_is_told_of_once(caplog: pytest.LogCapture
         count = run_story(story, nodes=3, replicas=3, segment_records=2, repair_after_ms=100_000)
     said = [record for record in caplog.records if "stays here" in record.getMessage()]
     assert 0 < len(said) <= count
+
+
+def test_a_copy_that_comes_again_while_it_is_removed_is_looked_after() -> None:
+    async def story(world: World) -> int:
+        await fill(world, 6)
+        await until(lambda: is_healed(world))
+        segment, removed, remove = sealed(world)[0], list[int](), SealedCopies.remove
+
+        async def told_again(self: SealedCopies, place: Place, *given: Any) -> bool:
+            is_removed = await remove(self, place, *given)
+            if place.segment.uid == segment.uid:
+                removed.append(self._member)
+                if len(removed) == 1:
+                    node = next(one for one in world.up if one.member == self._member)
+                    node.broker.replication.let_go(place.topic.uid, place.segment.uid)
+            return is_removed
+
+        with (
+            mock.patch.object(SealedCopies, "remove", told_again),
+            mock.patch.object(leaving, "LOOK_SECONDS", 10_000),
+        ):
+            async with world.connect() as log:
+                await log.alter_topic("t", replicas=2)
+            await until(lambda: bool(removed), 120)
+            await asyncio.sleep(10)
+        return len(removed)
+
+    assert run_story(story, nodes=3, replicas=3, segment_records=2, repair_after_ms=100_000) == 2
+
+
+def test_a_leftover_that_could_not_be_read_for_want_of_memory_stays_as_it_is() -> None:
+    async def story(world: World) -> tuple[bool, bool]:
+        await fill(world, 6)
+        await until(lambda: is_healed(world, copies=2))
+        segment = sealed(world)[0]
+        away = next(node for node in world.up if node.member not in segment.replicas)
+        guests, topic_uid = away.broker.replication.guests, away.topic("t").state.uid
+        request = Copy(topic_uid, segment.uid, 0, segment.replicas[0], segment.end_offset or 0, 0)
+        await guests.asked(request)
+        guests._guests.clear()  # as after a start
+        away.disk.faults.add("read", prefix=path_of(world, segment), suffix=".log", error=errno.ENOMEM)
+        answers = [await _answer(guests.asked(request)) for _ in range(3)]
+        return any(answers), is_whole(world, away, segment)
+
+    settings = {"segment_records": 2, "repair_after_ms": 100_000, "scrub_bytes_per_second": 0}
+    assert run_story(story, nodes=3, replicas=2, **settings) == (False, True)
+
+
+def test_f3_a_copy_that_is_known_to_go_past_the_sealed_end_is_not_removed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(world: World) -> bool:
+        await fill(world, 6)
+        await until(lambda: is_healed(world))
+        segment = sealed(world)[0]
+        for node in world.up:
+            node.broker.replication.copies.commit_known[segment.uid] = (segment.end_offset or 0) + 1
+        async with world.connect() as log:
+            await log.alter_topic("t", replicas=2)
+        await until(lambda: len(replicas_of(world, segment.uid)) == 2, 600)
+        await asyncio.sleep(30)
+        return all(is_whole(world, node, segment) for node in world.up)
+
+    assert run_story(story, nodes=3, replicas=3, segment_records=2, repair_after_ms=100_000)
+    assert "are known to be committed" in caplog.text

@@ -26,11 +26,13 @@ async def one_is_behind(world: World) -> tuple[WorldNode, WorldNode]:
     return leader, behind
 
 
-@pytest.mark.parametrize("times", [1, 5])
-def test_a_follower_of_a_quiet_topic_catches_up_after_reads_for_it_have_failed(times: int) -> None:
+@pytest.mark.parametrize(("times", "error"), [(1, errno.EIO), (5, errno.ENOMEM)])
+def test_a_follower_of_a_quiet_topic_catches_up_after_reads_for_it_have_failed(
+    times: int, error: int
+) -> None:
     async def story(world: World) -> tuple[int, list[str], list[int]]:
         leader, behind = await one_is_behind(world)
-        rule = leader.disk.faults.add("read", suffix=".log", error=errno.EIO, count=times)
+        rule = leader.disk.faults.add("read", suffix=".log", error=error, count=times)
         await behind.start()
         await asyncio.sleep(2)
         told = [one.why for one in leader.topic("t").followers_behind()]
@@ -46,7 +48,7 @@ def test_a_follower_of_a_quiet_topic_catches_up_after_reads_for_it_have_failed(t
 def test_reads_that_fail_are_repeated_at_a_pace_however_much_is_appended() -> None:
     async def story(world: World) -> int:
         leader, behind = await one_is_behind(world)
-        rule = leader.disk.faults.add("read", suffix=".log", error=errno.EIO)
+        rule = leader.disk.faults.add("read", suffix=".log", error=errno.ENOMEM)
         await behind.start()
         async with world.connect() as log:
             for number in range(200):
@@ -55,3 +57,19 @@ def test_reads_that_fail_are_repeated_at_a_pace_however_much_is_appended() -> No
         return rule.struck
 
     assert run_story(story, **SETTINGS) <= 6
+
+
+def test_what_the_disk_could_not_read_is_counted_by_its_place() -> None:
+    """Errors that pass, and one of the disk after them, or one here and one there, are no damage."""
+
+    async def story(world: World) -> tuple[int, int]:
+        leader, behind = await one_is_behind(world)
+        segment = leader.topic("t").state.open_segment
+        leader.disk.faults.add("read", suffix=".log", error=errno.ENOMEM, count=2)
+        leader.disk.faults.add("read", suffix=".log", error=errno.EIO, count=1)
+        await behind.start()
+        await asyncio.sleep(60)
+        return segment.uid, leader.topic("t").state.open_segment.uid
+
+    before, after = run_story(story, **SETTINGS)
+    assert before == after

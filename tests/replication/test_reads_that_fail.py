@@ -214,6 +214,27 @@ def test_a_leader_whose_disk_goes_on_failing_to_read_gives_the_segment_up() -> N
     run_story(story, replicas=3, hot_tail_bytes=0, scrub_bytes_per_second=0)
 
 
+def test_a_leader_whose_disk_cannot_read_what_a_follower_lacks_gives_the_segment_up() -> None:
+    """Else all that was acknowledged since stays on a bare majority for as long as the segment is open."""
+
+    async def story(world: World) -> None:
+        await fill(world, 2)
+        leader = world.leader_of("t")
+        segment = leader.topic("t").state.open_segment
+        away = next(node for node in world.up if node is not leader)
+        away.kill()
+        await fill(world, 4, 2)
+        fail(world, leader, segment, "read", errno.EIO)
+        await away.start()
+        await until(lambda: any(one.uid == segment.uid for one in sealed(world)), 60)
+        leader.disk.faults.clear()
+        await until(lambda: is_healed(world))
+        async with world.connect() as log:
+            assert await read_all(log, "t") == numbers(6)
+
+    run_story(story, replicas=3, hot_tail_bytes=0, scrub_bytes_per_second=0, replica_lost_ms=600_000)
+
+
 def test_a_follower_that_failed_to_read_once_is_still_read_from() -> None:
     async def story(world: World) -> None:
         await fill(world, 4)

@@ -88,8 +88,7 @@ def test_a_repair_from_a_corrupt_copy_would_be_seen(monkeypatch: pytest.MonkeyPa
             len({durable(world, world.nodes[node_of(m)], segment) for m in replicas_of(world, segment.uid)})
             == 2
         )
-        with pytest.raises(Exception, match=r"damaged|checksum|corrupt"):
-            assert is_healed(world)
+        assert not is_healed(world)
 
     run_story(story, nodes=4, replicas=3, segment_records=4, repair_after_ms=5_000, scrub_bytes_per_second=0)
 

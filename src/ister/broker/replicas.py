@@ -27,6 +27,7 @@ from ister.replication.follower import Known
 from ister.replication.guests import Guests
 from ister.replication.leader import Streams
 from ister.replication.leaving import LeavingCopies
+from ister.replication.only_copies import OnlyCopies
 from ister.replication.places import Place
 from ister.replication.recovering import Recoveries
 from ister.replication.repair import Repairs
@@ -85,10 +86,13 @@ class NodeReplication:
         )
         self.copies.on_damage = self.completions.suspect
         self.copies.on_failed_read = self.completions.may_pass
+        self.scrubbing = Scrubbing(self, broker.disk, broker.clock, broker.config.scrub_bytes_per_second)
+        self.only_copies = OnlyCopies(self.scrubbing, broker.config.repair_bytes_per_second)
         self.guests = Guests(
             self.copies,
             self.sealed_copies,
             self.completions,
+            self.only_copies,
             broker.metadata,
             self.member,
             lambda: broker.upkeep.may_remove,
@@ -96,7 +100,6 @@ class NodeReplication:
         )
         self.leaving = LeavingCopies(self, self.guests.has)
         self.repairs = Repairs(self, broker.config.repair_after_ms / 1000, broker.spawn)
-        self.scrubbing = Scrubbing(self, broker.disk, broker.clock, broker.config.scrub_bytes_per_second)
         broker.metrics.add(
             self.guests.copied,
             self.repairs.repaired,
@@ -181,6 +184,7 @@ class NodeReplication:
 
     async def stop(self) -> None:
         await self.guests.close()
+        await self.only_copies.close()
         await self.copies.close()
 
     # What a recovery needs.
@@ -241,6 +245,7 @@ class NodeReplication:
     def replicas_changed(self, topic: TopicState, segment: SegmentState, before: list[int]) -> None:
         """Of a sealed segment, by a repair (F4)."""
         place = Place(topic, segment, self._broker.identity_of(topic, segment))
+        self.only_copies.forget(segment.uid)
         if self.member in segment.replicas and self.member not in before:
             self.completions.joined(place, is_whole=self.guests.joined(segment.uid))
         elif self.member in before and self.member not in segment.replicas:

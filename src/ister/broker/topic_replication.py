@@ -212,12 +212,14 @@ class ReplicatedTopic(OpenableTopic):
         that began to send since. It has no say then, and the producer looks for who has."""
 
         async def refuse() -> None:
-            answer: IsterError = error
+            answer: IsterError = NotLeader(f"whether {segment.identity.key} ends here is not known")
             try:
                 await self._confirm_end(segment)
+                answer = error
             except IsterError as doubt:
                 answer = doubt
-            sink.refused(token, answer)
+            finally:
+                sink.refused(token, answer)
 
         task = asyncio.get_running_loop().create_task(refuse())
         self._refusing.add(task)

@@ -149,6 +149,8 @@ def set_replicas(index: int, topic: TopicState, nodes: Nodes, command: SetReplic
     if segment.whole_at_least or command.confirmed:
         left = sum(member not in command.replicas for member in segment.replicas)
         counted = max(1, segment.whole_at_least - left + len(come), command.confirmed)
+        if come and command.confirmed:  # an offer: those who were there may be damaged
+            counted = command.confirmed
         segment.whole_at_least = min(counted, len(command.replicas))
     segment.replicas = command.replicas
     return Outcome(Result.APPLIED, index, topic_uid=topic.uid)

@@ -76,7 +76,8 @@ class Copy(Message, frozen=True):
     """Bring your log of this segment up to `end_offset`, from another's. Answered when that is durable.
 
     Of a sealed segment, with no recovery: have a whole copy of it. Then it is answered within moments, if
-    only with `NOT_YET`, and asked again. Without a source: say only whether you are a replica that has it."""
+    only with `NOT_YET`, and asked again. Without a source: say only whether you are a replica that has it.
+    Whoever is alone in the list reads its copy to the end for that."""
 
     topic_uid: int
     segment_uid: int
@@ -88,11 +89,12 @@ class Copy(Message, frozen=True):
 
 
 NOT_YET: Final = -1
+DAMAGED: Final = -2
 
 
 class CopyAnswer(Message, frozen=True):
     end_offset: int
-    """`NOT_YET` of a copy that is under way."""
+    """`NOT_YET` of a copy that is under way; `DAMAGED` of one that no replica has better."""
     end_position: int
 
 

@@ -289,7 +289,9 @@ class Completions:
                     await asyncio.sleep(LONGEST_PAUSE_SECONDS)
                     continue
                 if await self._try(found, trouble):
-                    self._is_found_whole(found)
+                    now = self._copies.place(topic_uid, uid)
+                    if now is not None and self._member in now.segment.replicas:  # it may have left meanwhile
+                        self._is_found_whole(now)
                     break
                 if once:
                     self._spawn(self._complete(place))

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from ister.errors import CorruptFrame, IsterError, NodeUnreachable, NotLeader, Overloaded, StorageFailed
 from ister.metadata.store import MetadataStore
 from ister.metrics import Counter
-from ister.protocol.replication import NOT_YET, Copy, CopyAnswer
+from ister.protocol.replication import DAMAGED, NOT_YET, Copy, CopyAnswer
 from ister.replication.completing import Completions
 from ister.replication.copies import Copies
+from ister.replication.only_copies import OnlyCopies
 from ister.replication.places import Place
 from ister.replication.sealed_copies import Finished, SealedCopies
 
@@ -54,6 +55,7 @@ class Guests:
         copies: Copies,
         sealed_copies: SealedCopies,
         completions: Completions,
+        only_copies: OnlyCopies,
         metadata: MetadataStore,
         member: int,
         is_ready: Callable[[], bool],
@@ -64,6 +66,7 @@ class Guests:
         self._copies = copies
         self._sealed_copies = sealed_copies
         self._completions = completions
+        self._only_copies = only_copies
         self._metadata = metadata
         self._member = member
         self._is_ready = is_ready
@@ -83,7 +86,7 @@ class Guests:
             raise NotLeader(f"{place.identity.key} is open, as far as this node knows")
         done = CopyAnswer(segment.data_end, segment.end_position)
         if self._member in segment.replicas:
-            return done if self._completions.is_whole(segment.uid) else CopyAnswer(NOT_YET, 0)
+            return done if await self._is_whole(place) else self._not_whole(segment.uid)
         if not request.source:  # that is all that was asked
             return CopyAnswer(NOT_YET, 0)
         if not self._is_ready():  # it was just started: who asks again soon is not kept waiting
@@ -101,6 +104,16 @@ class Guests:
             if error is not None:
                 raise StorageFailed(f"{place.identity.key} cannot be copied: {error}") from error
         return CopyAnswer(NOT_YET, 0)
+
+    async def _is_whole(self, place: Place) -> bool:
+        uid, is_whole = place.segment.uid, self._completions.is_whole
+        if len(place.segment.replicas) > 1 or not is_whole(uid):
+            return is_whole(uid)
+        return await self._only_copies.is_good(place) and is_whole(uid)
+
+    def _not_whole(self, segment_uid: int) -> CopyAnswer:
+        is_best = self._completions.is_damaged(segment_uid) and self._completions.is_served(segment_uid)
+        return CopyAnswer(DAMAGED if is_best else NOT_YET, 0)
 
     def _welcome(self, place: Place, source: int) -> _Guest:
         now = asyncio.get_running_loop().time()

@@ -24,6 +24,7 @@ from ister.protocol.replication import Refusal, Replicate, Replicated
 from ister.replication.confirming import Confirming
 from ister.replication.counters import ReplicationCounters
 from ister.replication.progress import Progress
+from ister.wal.read_faults import is_medium_error, read_failed
 from ister.wal.reader import plan_read
 from ister.wal.segment import Segment
 from ister.wal.tail import Bytes
@@ -82,6 +83,8 @@ class Leading:
         self._catching_up: dict[int, asyncio.Task[None]] = {}
         self._unread: dict[int, int] = {}
         """How often in a row what a follower lacks could not be read here."""
+        self._unreadable: dict[int, int] = {}
+        """Where the disk could not read for a follower, the last time that it could not."""
         self._reading_again: dict[int, asyncio.TimerHandle] = {}
         self._confirming = Confirming(self.progress.quorum - 1, self._ask_all)
         self._closed = False
@@ -326,26 +329,34 @@ class Leading:
             if found.damage is not None:
                 raise found.damage
         except (OSError, CorruptSegment) as error:
-            self._not_read(member, error)
+            self._not_read(member, offset, error)
             return
         finally:
             segment.release()
             del self._catching_up[member]
         self._unread.pop(member, None)
+        self._unreadable.pop(member, None)
         if not self._closed and self.progress.wants(member, segment.end_offset, WINDOW_BYTES) == offset:
             size = sum(map(len, found.buffers))
             self._send(member, offset, offset + found.records, found.buffers, size)
         self._pump(member)
 
-    def _not_read(self, member: int, error: OSError | CorruptSegment) -> None:
-        """Damage is for a recovery to mend; a read that failed may succeed the next time."""
+    def _not_read(self, member: int, offset: int, error: OSError | CorruptSegment) -> None:
+        """Damage is for a recovery to mend, and so is a place that the disk could not read twice: others may
+        have it still. Any other read that failed may succeed the next time."""
         log.error("%s cannot be read for node %d: %s", self.segment.identity.key, node_of(member), error)
         if self._closed:
             return
+        count = self._unread[member] = self._unread.get(member, 0) + 1
         if isinstance(error, CorruptSegment):
             self._on_lost(error.message)
             return
-        count = self._unread[member] = self._unread.get(member, 0) + 1
+        if is_medium_error(error):
+            if self._unreadable.get(member) == offset:
+                where = f"offset {offset}, twice"
+                self._on_lost(read_failed(self.segment.identity.key, where, error).message)
+                return
+            self._unreadable[member] = offset
         again = asyncio.get_running_loop().call_later(_pause_after(count - 1), self._read_again, member)
         self._reading_again[member] = again
 

@@ -3,11 +3,12 @@
 A repair has put another in this node's place, a recovery went on without it, or a copy was begun here and
 given up. What the list says is then who is to have the segment, and not that they do: a change may be applied
 long after the copy that it counts is gone again, and those who have it may be about to be lost. So a copy
-stays until all in the list have said that they are whole, as of that very list.
+stays until all in the list have said that they are whole, as of that very list. Where the list has one
+member, which nobody may look at after a start, it has read its copy to the end for that (`only_copies`).
 
 Where disks of the list left the cluster they will never say so, and what is here may be all there is. It is
-checked then, and offers itself: the metadata is told to count this node again. Readers and repair go on from
-there.
+checked then, and offers itself: the metadata is told to count this node again. So it does where one of them
+says that its copy is damaged, and that the others have nothing better. Readers and repair go on from there.
 
 Fault model: the metadata known here may be old, whoever is asked may be gone a moment later, others have
 copies that are not theirs too. All who stay in a list have said that they are whole, or were in it before, so
@@ -24,14 +25,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from ister.errors import CorruptSegment, InvariantBroken, IsterError
+from ister.errors import CorruptSegment, InvariantBroken, IsterError, NodeUnreachable, RequestTimeout
 from ister.metadata.commands import SetReplicas
 from ister.metadata.nodes import is_in_cluster
 from ister.protocol.peer import node_of
 from ister.replication.copies import Copies
 from ister.replication.places import Place
 from ister.replication.sealed_copies import SealedCopies
-from ister.replication.wholeness import Asking, is_whole_at
+from ister.replication.wholeness import Asking, Said, ask_about
 
 log = logging.getLogger("ister.replication.leaving")
 
@@ -60,14 +61,19 @@ class LeavingCopies:
         self.segments: dict[int, int] = {}
         """Segments, and their topics, that there may be files of."""
         self._resting: dict[int, _Rest] = {}
-        self._new: list[int] = []
+        self._new: dict[int, None] = {}
+        """Those that nobody has looked at since they came."""
         self._is_woken = asyncio.Event()
         self._no_good: set[int] = set()
         """Those of them whose log here was found short or damaged: it stays, and is not offered."""
+        self._silent: set[int] = set()
+        """Members that did not answer in this round: they are not waited for again for each segment."""
 
     def add(self, topic_uid: int, segment_uid: int) -> None:
         self.segments[segment_uid] = topic_uid
-        self._new.append(segment_uid)
+        self._no_good.discard(segment_uid)  # it may be another copy
+        self._resting.pop(segment_uid, None)
+        self._new[segment_uid] = None
         self._is_woken.set()
 
     async def run(self) -> None:
@@ -79,13 +85,24 @@ class LeavingCopies:
                 async with asyncio.timeout_at(due_at):
                     await self._is_woken.wait()
             self._is_woken.clear()
-            due, self._new = self._new, []
+            due, self._new = self._new, {}
             is_round = loop.time() >= due_at
-            for uid in list(self.segments) if is_round else due:
+            self._silent.clear()
+            for uid in self._in_order() if is_round else due:
                 await self._look_at(uid)
                 await asyncio.sleep(0)  # there may be many, and no reason to wait with any
             if is_round:
                 due_at = loop.time() + LOOK_SECONDS
+
+    def _in_order(self) -> list[int]:
+        """Those first that may be the last ones, and are offered without a question."""
+        nodes = self._node.metadata.state.nodes
+
+        def has_all(uid: int) -> bool:
+            place = self._node.copies.place(self.segments[uid], uid)
+            return place is None or all(is_in_cluster(nodes, member) for member in place.segment.replicas)
+
+        return sorted(self.segments, key=has_all)
 
     async def _look_at(self, uid: int) -> None:
         topic_uid, rest = self.segments.get(uid), self._resting.get(uid)
@@ -101,7 +118,7 @@ class LeavingCopies:
                 log.warning("a copy of segment %d, which others are to have, stays here: %s", uid, error)
             return
         self._resting.pop(uid, None)
-        if is_settled:
+        if is_settled and uid not in self._new:  # it may have come again meanwhile
             self.segments.pop(uid, None)
             self._no_good.discard(uid)
 
@@ -115,27 +132,32 @@ class LeavingCopies:
         expected = segment.replicas
         if not segment.is_sealed:
             return False
-        if segment.is_empty or await self._all_have_it(place) or not node.sealed_copies.is_here(place):
+        said = Said.WHOLE if segment.is_empty else await self._ask_all(place)
+        if said is Said.WHOLE or not node.sealed_copies.is_here(place):
             return await node.sealed_copies.remove(place, expected, self._is_guest)
         if segment.lost_from is None and uid not in self._no_good:
             nodes = node.metadata.state.nodes
             there = [member for member in expected if is_in_cluster(nodes, member)]
-            if len(there) < len(expected):
+            if len(there) < len(expected) or said is Said.DAMAGED:
                 await self._offer(place, expected, there)
         return False
 
-    async def _all_have_it(self, place: Place) -> bool:
+    async def _ask_all(self, place: Place) -> Said:
+        """Whole if all are who are to have it; else what the first says that is not."""
         node, replicas = self._node, place.segment.replicas
-        if not all(map(node.metadata.is_alive, replicas)):
-            return False
-        try:
-            for member in replicas:
-                if not await is_whole_at(node, member, place):
-                    return False
-        except IsterError as error:
-            log.debug("whether %s is whole elsewhere is not known: %s", place.identity.key, error)
-            return False
-        return True
+        if not all(map(node.metadata.is_alive, replicas)) or self._silent.intersection(replicas):
+            return Said.NOT_KNOWN
+        for member in replicas:
+            try:
+                said = await ask_about(node, member, place)
+            except IsterError as error:
+                log.debug("whether %s is whole elsewhere is not known: %s", place.identity.key, error)
+                if isinstance(error, NodeUnreachable | RequestTimeout):
+                    self._silent.add(member)
+                return Said.NOT_KNOWN
+            if said is not Said.WHOLE:
+                return said
+        return Said.WHOLE
 
     async def _offer(self, place: Place, expected: list[int], there: list[int]) -> None:
         node, segment = self._node, place.segment
@@ -149,7 +171,9 @@ class LeavingCopies:
             log.error("what is here of %s may be all there is, and is not whole: %s", place.identity.key, why)
         if not is_good:
             return
-        command = SetReplicas(place.topic.uid, segment.segment, expected, [*there, node.member])
+        command = SetReplicas(
+            place.topic.uid, segment.segment, expected, [*there, node.member], confirmed=1
+        )  # by this node of itself; nothing is known of the others
         outcome = await node.metadata.propose(command)
         fields = {
             "segment": place.identity.key,

@@ -64,31 +64,32 @@ class Scrubbing:
         for topic in list(self._node.metadata.state.topics.values()):
             for segment in list(topic.segments):
                 if self._node.member in segment.replicas and segment.is_sealed:
-                    await self._look_at(topic.uid, segment.uid)
+                    await self.check(topic.uid, segment.uid, self._rate)
             await asyncio.sleep(0)
 
-    async def _look_at(self, topic_uid: int, uid: int) -> None:
+    async def check(self, topic_uid: int, uid: int, bytes_per_second: int) -> bool:
+        """Read a copy to its end; whether that was done, and nothing found."""
         place = self._place(topic_uid, uid)
         if place is None:
-            return
+            return False
         try:
-            finding = await self._scrub(place)
+            finding = await self._scrub(place, bytes_per_second)
             if finding is not None:
                 if finding.may_pass:
                     await asyncio.sleep(REPEAT_SECONDS)
                 # A copy that was replaced or removed meanwhile was another file: what is there now counts.
                 place = self._place(topic_uid, uid)
-                finding = await self._scrub(place) if place is not None else None
+                finding = await self._scrub(place, bytes_per_second) if place is not None else None
         except (IsterError, OSError) as error:
             log.warning("a sealed segment was not checked: %s", error)
-            return
+            return False
         place = self._place(topic_uid, uid)
         if place is None:
-            return
+            return False
         if finding is None:
             self._told.pop(uid, None)
             self._node.completions.found_good(place)
-            return
+            return True
         is_known = self._node.completions.is_damaged(uid)
         if not is_known:
             self.findings.add()
@@ -98,6 +99,7 @@ class Scrubbing:
         log.log(level, "the scrub found %s damaged %s", place.identity.key, damage)
         self._told[uid] = finding
         self._node.completions.suspect(place, f"{place.identity.key} is damaged {damage}")
+        return False
 
     def _place(self, topic_uid: int, uid: int) -> Place | None:
         """The segment, if there is a copy here that is served."""
@@ -106,11 +108,11 @@ class Scrubbing:
             return None
         return None if self._node.completions.is_incomplete(uid) else place
 
-    async def _scrub(self, place: Place) -> Finding | None:
+    async def _scrub(self, place: Place, bytes_per_second: int) -> Finding | None:
         segment = place.segment
         assert segment.data_end is not None
         finding = await scrub_log(
-            self._disk, self._clock, place.identity, segment.data_end, bytes_per_second=self._rate
+            self._disk, self._clock, place.identity, segment.data_end, bytes_per_second=bytes_per_second
         )
         self.bytes.add(segment.end_position if finding is None else finding.position)
         return finding

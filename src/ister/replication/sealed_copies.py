@@ -21,11 +21,11 @@ from ister.replication.background import run_to_end
 from ister.replication.copies import Copies, wanted_of
 from ister.replication.copying import ASIDE, Copied, copy_log, replace_copy
 from ister.replication.places import Place
-from ister.replication.scrub import scrub_log
+from ister.replication.scrub import Finding, scrub_log
 from ister.replication.sources import CheckedReads
-from ister.wal.read_faults import REPEAT_SECONDS
+from ister.wal.read_faults import REPEAT_SECONDS, is_medium_error
 from ister.wal.recovery import measure
-from ister.wal.seal_cut import SealCut, cut_at_seal
+from ister.wal.seal_cut import SealCut, check_end, cut_at_seal
 from ister.wal.set_aside import TailAside, set_aside
 
 log = logging.getLogger("ister.replication.copies")
@@ -200,9 +200,12 @@ class SealedCopies:
             if now is None or now.segment.replicas != expected or is_guest(uid):
                 return False
             place = _as_it_is(now)
+            end, path = place.segment.data_end, place.identity.path
+            assert end is not None
             copies.close_fenced(uid)
+            if place.segment.lost_from is None:
+                check_end(self._disk, place.identity, end, copies.commit_known.get(uid, 0))
             copies.commit_known.pop(uid, None)
-            path = place.identity.path
             self._sealed.forget(path)
             if place.segment.lost_from is not None:
                 await self._set_aside(place, place.segment.lost_from)
@@ -222,35 +225,44 @@ class SealedCopies:
             return await self._is_good(_as_it_is(now))
 
     async def _can_be_read(self, place: Place) -> bool:
-        """The same for who has the lock, and can have it anew: what the disk cannot read twice is no good."""
+        """The same for who has the lock, and can have it anew: what the disk cannot read twice is no good.
+        Where files or memory have run out nothing is known of it."""
         try:
             return await self._is_good(place)
         except StorageFailed:
             await asyncio.sleep(REPEAT_SECONDS)
-        try:
-            return await self._is_good(place)
-        except StorageFailed as error:
-            log.warning("what is here of %s is made anew: %s", place.identity.key, error)
-            return False
+        finding = await self._check(place)
+        if finding is not None and finding.may_pass:
+            log.warning("what is here of %s is made anew: %s", place.identity.key, finding.reason)
+        return finding is None
 
     async def _is_good(self, place: Place) -> bool:
         """The same for who has the lock."""
-        copies, segment = self._copies, place.segment
+        finding = await self._check(place)
+        if finding is not None and finding.may_pass:
+            raise StorageFailed(f"{place.identity.key} could not be checked: {finding.reason}")
+        return finding is None
+
+    async def _check(self, place: Place) -> Finding | None:
+        """What is wrong with the log here, if anything is; `StorageFailed`, or any `OSError` but one that
+        says that the disk could not read, if that could not be found out."""
+        copies, segment, key = self._copies, place.segment, place.identity.key
         assert segment.data_end is not None
         copies.close_fenced(segment.uid)
         commit = copies.commit_known.get(segment.uid, 0)
         try:
             if not (await run_to_end(self._disk, lambda: _cut(self._disk, place, commit))).is_complete:
-                return False
+                return Finding(segment.base_offset, 0, "it ends short")
         except CorruptSegment as error:
-            log.warning("what is here of %s is damaged: %s", place.identity.key, error)
-            return False
-        finding = await scrub_log(
+            log.warning("what is here of %s is damaged: %s", key, error)
+            return Finding(segment.base_offset, 0, error.message)
+        except OSError as error:
+            if not is_medium_error(error):
+                raise
+            return Finding(segment.base_offset, 0, f"it cannot be read: {error}", may_pass=True)
+        return await scrub_log(
             self._disk, self._clock, place.identity, segment.data_end, bytes_per_second=self._rate
         )
-        if finding is not None and finding.may_pass:
-            raise StorageFailed(f"{place.identity.key} could not be checked: {finding.reason}")
-        return finding is None
 
 
 def remove_segment_files(disk: Disk, path: str) -> None:

@@ -56,12 +56,7 @@ def cut_at_seal(
     `last_append_time_us` are as of `recover`; where they are not known any more, a log without a checkpoint
     gets none, and is scanned each time it is opened.
     """
-    if sealed_end < known_commit:
-        raise InvariantBroken(
-            f"segment {identity.key} was sealed at {sealed_end}, but offsets below {known_commit} are known "
-            f"to be committed: nothing was cut from {disk.location}/{identity.path}.log",
-            hint="This is a defect in Ister. Keep this data directory, and report it with the broker's log.",
-        )
+    check_end(disk, identity, sealed_end, known_commit)
     with ExitStack() as opened:
         try:
             file = disk.open(identity.path + ".log")
@@ -90,3 +85,13 @@ def _records_past(state: Recovered, identity: SegmentIdentity) -> int:
     )
     scan(rest, identity, None, 0, is_follower=True)
     return rest.end_offset - state.end_offset
+
+
+def check_end(disk: Disk, identity: SegmentIdentity, sealed_end: int, known_commit: int) -> None:
+    """What is known to be committed lies before the end of its segment, or nothing is cut or removed (F3)."""
+    if sealed_end < known_commit:
+        raise InvariantBroken(
+            f"segment {identity.key} was sealed at {sealed_end}, but offsets below {known_commit} are known "
+            f"to be committed: nothing was cut from {disk.location}/{identity.path}.log",
+            hint="This is a defect in Ister. Keep this data directory, and report it with the broker's log.",
+        )
