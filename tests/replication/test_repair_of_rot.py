@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from ister.frame import HEADER_SIZE, FrameHeader, decode_header
 from ister.protocol.peer import node_of
+from ister.replication.places import Place
+from ister.replication.sealed_copies import Finished, SealedCopies
 from ister.wal.reader import plan_read
 from tests.cluster_world import World, WorldNode, run_story
 from tests.replication.repair_helpers import (
@@ -91,6 +95,44 @@ def test_a_repair_from_a_corrupt_copy_would_be_seen(monkeypatch: pytest.MonkeyPa
         assert not is_healed(world)
 
     run_story(story, nodes=4, replicas=3, segment_records=4, repair_after_ms=5_000, scrub_bytes_per_second=0)
+
+
+def test_a_replica_that_comes_back_while_a_damaged_copy_is_replaced_was_not_asked() -> None:
+    """Without it nobody has what is damaged. That is no reason to serve the copy as it is, for as long as a
+    hopeless one is: simulation, seed 1727."""
+
+    async def story(world: World) -> tuple[bool, bool]:
+        await fill(world, 8)
+        await until(lambda: is_healed(world, copies=2))
+        segment = sealed(world)[0]
+        rotten, away = (world.nodes[number] for number in holders(segment))
+        completions, finish = rotten.broker.replication.completions, SealedCopies.finish
+        was_served: list[bool] = []
+
+        async def back_meanwhile(
+            self: SealedCopies, place: Place, sources: list[int], **named: Any
+        ) -> Finished:
+            finished = await finish(self, place, sources, **named)
+            if self is rotten.broker.replication.sealed_copies and not away.is_up:
+                await away.start()
+                await until(lambda: rotten.broker.metadata.is_alive(away.member))
+            return finished
+
+        rotten.disk.rot(path_of(world, segment) + ".log", 80 + HEADER_SIZE + 5)
+        away.kill()
+        await until(lambda: not rotten.broker.metadata.is_alive(away.member))
+        with mock.patch.object(SealedCopies, "finish", back_meanwhile):
+            await rotten.broker.replication.scrubbing.round()
+            await until(lambda: away.is_up)
+            for _ in range(100):
+                was_served.append(not completions.is_incomplete(segment.uid))
+                if completions.is_whole(segment.uid):
+                    break
+                await asyncio.sleep(0.5)
+        return completions.is_whole(segment.uid), any(was_served[:-1])
+
+    settings = {"segment_records": 4, "repair_after_ms": 600_000, "scrub_bytes_per_second": 1 << 20}
+    assert run_story(story, nodes=3, replicas=2, **settings) == (True, False)
 
 
 def _unchecked(growing: Any, data: bytes) -> list[Any]:

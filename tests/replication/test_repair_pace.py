@@ -105,3 +105,23 @@ async def until_applied(node: WorldNode, command: AnyCommand) -> None:
             return
         await asyncio.sleep(2)
     raise AssertionError(f"{command} was not applied")
+
+
+def test_i2_a_disk_that_is_lost_before_the_others_were_asked_can_be_replaced() -> None:
+    """Too few were known to be whole, and they were asked only while all answered. So the node whose disk was
+    lost was never let in again: simulation, seed 1637."""
+
+    async def story(world: World) -> None:
+        await fill(world, 8)
+        await until(lambda: is_healed(world))
+        for node in world.up:
+            for segment in node.topic("t").state.segments:
+                if segment.is_sealed:
+                    segment.whole_at_least = 1  # as after an offer
+        lost = world.nodes[3]
+        lost.kill(power=True)
+        await until(lambda: all(one.surely_whole >= 2 for one in sealed(world)), seconds=120)
+        await come_back_wiped(world, lost)
+        await until(lambda: is_healed(world), seconds=300)
+
+    run_story(story, replicas=3, segment_records=2, repair_after_ms=600_000)

@@ -57,7 +57,15 @@ def test_one_is_dropped_for_one_that_comes_however_long_the_list() -> None:
 def test_where_too_few_are_known_to_be_whole_all_are_asked() -> None:
     change = change_for([1, 2, 3], 3, standing([1, 2, 3]), {}, is_doubtful=True)
     assert change == Change([1, 2, 3], [1, 2, 3], confirmed_by=(1, 2, 3))
-    assert change_for([1, 2, 3], 3, standing([1, 2], silent={3}), {}, is_doubtful=True) is None
+    assert change_for([1, 2, 3], 3, standing([1], silent={2, 3}), {}, is_doubtful=True) is None
+
+
+def test_one_that_does_not_answer_does_not_keep_the_others_in_doubt() -> None:
+    """Its disk may be lost, and is not let go of before."""
+    change = change_for([1, 2, 3], 3, standing([1, 2], silent={3}), {}, is_doubtful=True)
+    assert change == Change([1, 2, 3], [1, 2, 3], confirmed_by=(1, 2))
+    assert change_for([1, 2, 3], 3, standing([1, 2], lost={3}), {}, is_doubtful=True) == change
+    assert change_for([1, 2], 2, standing([1], silent={2}), {}, is_doubtful=True) is None
 
 
 def test_a_list_that_is_too_long_is_cut_once_those_that_stay_say_that_they_are_whole() -> None:

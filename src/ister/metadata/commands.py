@@ -133,8 +133,8 @@ class SetReplicas(Command, frozen=True):
     replicas: list[int]
     """Those that are new in it have said that they are whole."""
     confirmed: int = 0
-    """So many in it have said so; 0 if only those that are new were asked. Of an offer, which one that is new
-    makes: itself, and nothing is known of the others any more."""
+    """So many in it have said so; 0 if only those that are new were asked. Together with new ones: these, and
+    nothing is known of the others any more."""
 
 
 class AcceptLoss(Command, frozen=True):

@@ -305,11 +305,9 @@ class Completions:
 
     async def _try(self, place: Place, trouble: _Trouble) -> bool:
         """Make the copy whole; whether it is."""
-        key, was_served = place.identity.key, trouble.is_served
+        key, was_served, sources = place.identity.key, trouble.is_served, self._sources(place)
         try:
-            finished = await self._sealed_copies.finish(
-                place, self._sources(place), is_damaged=bool(trouble.damage)
-            )
+            finished = await self._sealed_copies.finish(place, sources, is_damaged=bool(trouble.damage))
         except InvariantBroken:
             raise
         except CorruptSegment as error:
@@ -333,7 +331,8 @@ class Completions:
         others = [
             m for m in place.segment.replicas if m != self._member and self._metadata.state.is_active(m)
         ]
-        is_hopeless = finished is Finished.NOBODY_HAS_IT and all(map(self._metadata.is_alive, others))
+        # One that has come back meanwhile was not asked.
+        is_hopeless = finished is Finished.NOBODY_HAS_IT and set(others) <= set(sources)
         trouble.is_served = bool(trouble.damage) and is_hopeless
         if trouble.is_served and not was_served:
             log.error("no replica of %s has what is damaged here, it is served as it is", key)

@@ -139,7 +139,7 @@ class LeavingCopies:
             nodes = node.metadata.state.nodes
             there = [member for member in expected if is_in_cluster(nodes, member)]
             if len(there) < len(expected) or said is Said.DAMAGED:
-                await self._offer(place, expected, there)
+                await self._offer(place, expected, there, is_doubted=said is Said.DAMAGED)
         return False
 
     async def _ask_all(self, place: Place) -> Said:
@@ -159,7 +159,8 @@ class LeavingCopies:
                 return said
         return Said.WHOLE
 
-    async def _offer(self, place: Place, expected: list[int], there: list[int]) -> None:
+    async def _offer(self, place: Place, expected: list[int], there: list[int], *, is_doubted: bool) -> None:
+        """`is_doubted` if what was known of those who are there does not hold any more."""
         node, segment = self._node, place.segment
         why = "it ends short, or is damaged"
         try:
@@ -171,9 +172,10 @@ class LeavingCopies:
             log.error("what is here of %s may be all there is, and is not whole: %s", place.identity.key, why)
         if not is_good:
             return
+        confirmed = 1 if is_doubted or not segment.whole_at_least else 0
         command = SetReplicas(
-            place.topic.uid, segment.segment, expected, [*there, node.member], confirmed=1
-        )  # by this node of itself; nothing is known of the others
+            place.topic.uid, segment.segment, expected, [*there, node.member], confirmed=confirmed
+        )
         outcome = await node.metadata.propose(command)
         fields = {
             "segment": place.identity.key,

@@ -102,17 +102,20 @@ def change_for(
             return None
         target = min(others, key=lambda m: (m in avoided, held.get(m, 0), m))
         return Change(replicas, [*(m for m in replicas if m not in out[:1]), target], target)
+    answering = [m for m in replicas if m in members.alive]
     silent = [m for m in replicas if m not in members.alive]
     left = [m for m in replicas if m not in members.active]
     if left and len(replicas) > members.wanted(wanted):
         # Their disks never come back (I2), and the others are as many as there can be.
         dropped = left
     else:
-        answering = [m for m in replicas if m in members.alive]
         dropped = (silent + answering[::-1])[: max(0, len(replicas) - wanted)]
     kept = [m for m in replicas if m not in dropped]
     if (dropped or is_doubtful) and not any(m in silent for m in kept):
         return Change(replicas, kept, confirmed_by=tuple(kept))
+    if is_doubtful and len(answering) >= acknowledging(len(replicas)):
+        # Who does not answer may never: that so many others are whole is enough for its disk to go.
+        return Change(replicas, replicas, confirmed_by=tuple(answering))
     return None
 
 
