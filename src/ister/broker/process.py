@@ -43,7 +43,9 @@ class BrokerInfo(NamedTuple):
 def run(config: BrokerConfig, *, on_ready: Callable[[BrokerInfo], None] | None = None) -> None:
     """Run a broker until it is told to stop; raises `IsterError` if it cannot start or go on."""
     if not faulthandler.is_enabled():
-        faulthandler.enable()  # a crash in native code says where, on the standard error
+        # A crash in native code says where, on the standard error. Only of the thread that it was in: others
+        # run on while they are looked at, and may make the look itself crash before it comes to that one.
+        faulthandler.enable(all_threads=False)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_main(config, on_ready))
 
