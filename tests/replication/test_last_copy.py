@@ -12,6 +12,7 @@ import pytest
 
 from ister.broker import sealing
 from ister.errors import RecordsLost
+from ister.frame import HEADER_SIZE
 from ister.metadata.commands import SetReplicas
 from ister.metadata.state import SegmentState
 from ister.replication import leaving, sealed_copies
@@ -92,6 +93,33 @@ def test_a_copy_that_is_the_last_one_is_offered_by_the_node_that_brings_it_back_
 
     with nullcontext() if is_counted else mock.patch.object(sealing, "acknowledging", return_value=0):
         run_story(story, **SETTINGS)
+
+
+def test_i2_an_offer_beside_a_damaged_copy_says_that_nothing_is_known_of_it() -> None:
+    """The disk of one in the list is gone, which nobody can ask; the other's copy has rotted, and counts."""
+
+    async def story(world: World) -> None:
+        await fill(world, 6)
+        await until(lambda: is_healed(world, copies=2))
+        segment = sealed(world)[0]
+        nodes = {node.member: node for node in world.up}
+        rotten, away = (nodes[member] for member in segment.replicas)
+        away.kill()
+        await until(lambda: is_healed(world, copies=2))
+        gone = nodes[next(one for one in replicas_of(world, segment.uid) if one != rotten.member)]
+        rotten.disk.rot(path_of(world, segment) + ".log", HEADER_SIZE + 5)
+        gone.kill(power=True)
+        gone.wipe()
+        await gone.start(join=f"{rotten.host}:{PEER_PORT}", join_timeout_ms=60_000, replace_disk=True)
+        await rotten.broker.replication.scrubbing.round()
+        assert rotten.broker.replication.completions.is_damaged(segment.uid)
+        with mock.patch.object(leaving, "SetReplicas", wraps=SetReplicas) as offered:
+            await away.start()
+            await until(lambda: away.member in replicas_of(world, segment.uid), 60)
+        assert offered.call_args.kwargs == {"confirmed": 1}
+        await until(lambda: is_healed(world, copies=2), 1500)
+
+    run_story(story, **SETTINGS, scrub_bytes_per_second=1 << 20)
 
 
 def test_f6_a_last_copy_that_comes_back_after_it_was_given_up_is_set_aside() -> None:

@@ -95,7 +95,7 @@ class LeavingCopies:
                 due_at = loop.time() + LOOK_SECONDS
 
     def _in_order(self) -> list[int]:
-        """Those first that may be the last ones, and are offered without a question."""
+        """Those first that may be the last ones."""
         nodes = self._node.metadata.state.nodes
 
         def has_all(uid: int) -> bool:
@@ -139,7 +139,8 @@ class LeavingCopies:
             nodes = node.metadata.state.nodes
             there = [member for member in expected if is_in_cluster(nodes, member)]
             if len(there) < len(expected) or said is Said.DAMAGED:
-                await self._offer(place, expected, there, is_doubted=said is Said.DAMAGED)
+                is_doubted = said is Said.DAMAGED or await self._is_denied(place, there)
+                await self._offer(place, expected, there, is_doubted=is_doubted)
         return False
 
     async def _ask_all(self, place: Place) -> Said:
@@ -158,6 +159,19 @@ class LeavingCopies:
             if said is not Said.WHOLE:
                 return said
         return Said.WHOLE
+
+    async def _is_denied(self, place: Place, members: list[int]) -> bool:
+        """Whether one of these says that it is not whole, though it may be counted as such. Of one that does
+        not answer what was known stays so."""
+        for member in members:
+            if not self._node.metadata.is_alive(member) or member in self._silent:
+                continue
+            try:
+                if await ask_about(self._node, member, place) is not Said.WHOLE:
+                    return True
+            except IsterError as error:
+                log.debug("node %d says nothing of %s: %s", node_of(member), place.identity.key, error)
+        return False
 
     async def _offer(self, place: Place, expected: list[int], there: list[int], *, is_doubted: bool) -> None:
         """`is_doubted` if what was known of those who are there does not hold any more."""

@@ -19,9 +19,9 @@ from ister.replication.places import Place
 
 WAIT_SECONDS = 10.0
 """How long a question waits for the reading: whoever asks comes again."""
-FRESH_SECONDS = 3600.0
-"""How long ago a reading may have ended that answers a question. Whoever asks may have many others to ask
-about."""
+FRESH_SECONDS = 24 * 3600.0
+"""How long ago a reading may have ended that answers a question. Whoever asks may have thousands of others to
+ask about, and each takes its time: if it came too late, all of them would be read for ever."""
 
 
 class Scrub(Protocol):
