@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from unittest import mock
 
 import pytest
@@ -156,32 +157,30 @@ def test_a_copy_in_which_something_is_found_is_read_once_and_not_called_good() -
     assert asyncio.run(main()) == (False, [5])
 
 
-def test_a_reading_of_long_ago_answers_nothing() -> None:
+def _readings(between: Callable[[OnlyCopies], None]) -> list[int]:
+    """What is read for a question that could not wait, and for the next one."""
+
     async def main() -> list[int]:
         reads = _Reads(0.02)
         copies = OnlyCopies(reads, 1)
         with mock.patch.object(only_copies, "WAIT_SECONDS", 0.001):
             assert not await copies.is_good(_place(5))
         await asyncio.sleep(0.1)
+        between(copies)
         assert await copies.is_good(_place(5))
         return reads.read
 
+    return asyncio.run(main())
+
+
+def test_a_reading_of_long_ago_answers_nothing() -> None:
     with mock.patch.object(only_copies, "FRESH_SECONDS", 0.01):
-        assert asyncio.run(main()) == [5, 5]
+        assert _readings(lambda copies: None) == [5, 5]
+    assert _readings(lambda copies: None) == [5]
 
 
 def test_a_reading_for_another_list_answers_nothing() -> None:
-    async def main() -> list[int]:
-        reads = _Reads(0.02)
-        copies = OnlyCopies(reads, 1)
-        with mock.patch.object(only_copies, "WAIT_SECONDS", 0.001):
-            assert not await copies.is_good(_place(5))
-        await asyncio.sleep(0.1)
-        copies.forget(5)
-        assert await copies.is_good(_place(5))
-        return reads.read
-
-    assert asyncio.run(main()) == [5, 5]
+    assert _readings(lambda copies: copies.forget(5)) == [5, 5]
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3])

@@ -6,7 +6,7 @@ of the list, and has the only other copy, it is not.
 
 Fault model: bytes may rot or disappear before the question or after the answer; the first is what is found
 here. A reading answers one question. Where it takes longer than that can wait, it answers the next one, if
-that comes soon: later the copy may be another.
+that comes within a day and is about the same list.
 """
 
 from __future__ import annotations
