@@ -39,10 +39,10 @@ check: setup ## format, lint, types and the quick tests: before every commit
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
-	$(RUN) -m pytest -m "not slow and not spark" -n $(JOBS)
+	$(RUN) -m pytest -m "not slow and not spark" -n $(JOBS) --dist worksteal
 
 test: setup ## every test
-	$(RUN) -m pytest -n $(JOBS)
+	$(RUN) -m pytest -n $(JOBS) --dist worksteal
 
 sim: setup ## SEEDS simulated runs of a broker, CLUSTER_SEEDS of clusters, REPLICA_SEEDS with lost disks, LOSS_SEEDS with lost records
 	$(RUN) -m tests.simulation.run broker --seeds $(SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)

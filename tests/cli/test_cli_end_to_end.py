@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow  # a process a command; what the commands say is in the quick tests too
+
 ISTER = [sys.executable, "-c", "from ister.cli.main import main; main()"]
 PATIENCE_S = 60
 
