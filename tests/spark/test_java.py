@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ister.errors import DependencyMissing, UnsupportedVersion
-from ister.spark import java
-from ister.spark.java import find_java, make_shim, parse_version
+from ister.spark.sessions import java
+from ister.spark.sessions.java import find_java, make_shim, parse_version
 from ister.spark.versions import check_version
 
 OPENJDK = 'openjdk version "{}" 2025-04-15\nOpenJDK Runtime Environment (build {})\n'

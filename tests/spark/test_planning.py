@@ -14,9 +14,11 @@ import pytest
 from ister import sync
 from ister.errors import ConfigError, CorruptSegment, OffsetOutOfRange, RecordsLost, UnknownTopic
 from ister.frame import Frame, decode, encode, stamp
+from ister.spark.frames import _RangeReader
 from ister.spark.options import parse_read_options
-from ister.spark.planning import Loss, OffsetRange, divide, plan
-from ister.spark.reading import _RangeReader, read_range
+from ister.spark.ranges import Loss, OffsetRange
+from ister.spark.source.planning import divide, plan
+from ister.spark.source.reading import read_range
 
 OFFSETS = pa.schema([("offset", pa.int64())])
 

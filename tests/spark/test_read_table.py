@@ -49,8 +49,9 @@ def micros(moment: datetime) -> int:
 
 def test_batches_have_exactly_the_schema_that_spark_compares_them_with(bootstrap: str, log: sync.Log) -> None:
     from ister.spark.options import parse_read_options
-    from ister.spark.planning import Loss, plan
-    from ister.spark.reading import read_range
+    from ister.spark.ranges import Loss
+    from ister.spark.source.planning import plan
+    from ister.spark.source.reading import read_range
 
     log.append("exact", [b"a"], headers=[[("h", b"1")]])
     log.append("exact", [b"b"], timestamps_us=[1])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ister import sync
 from ister.errors import BadRequest, InvalidTopicName
-from ister.spark.appending import FRAME_BYTES, FRAME_RECORDS, append_rows, bounded, by_topic
+from ister.spark.sink.appending import FRAME_BYTES, FRAME_RECORDS, append_rows, bounded, by_topic
 
 
 def batch(values: list[bytes], topics: list[str | None] | None = None) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ A session that somebody else made needs nothing at all: Spark finds the source b
 installed. `register` is for those that can't look for it.
 """
 
-from ister.spark.java import Java, find_java
-from ister.spark.session import local_session, register
+from ister.spark.sessions.java import Java, find_java
+from ister.spark.sessions.local import local_session, register
 
 __all__ = ["Java", "find_java", "local_session", "register"]

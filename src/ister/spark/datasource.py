@@ -19,8 +19,8 @@ from ister.spark.versions import check_version, installed_version
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from ister.spark.reader import IsterReader
-    from ister.spark.writer import IsterWriter
+    from ister.spark.sink.writer import IsterWriter
+    from ister.spark.source.reader import IsterReader
 
 log = logging.getLogger("ister.spark")
 
@@ -46,7 +46,7 @@ class IsterSource(DataSource):
 
     def reader(self, schema: StructType) -> IsterReader:
         from ister.spark.options import parse_read_options
-        from ister.spark.reader import IsterReader
+        from ister.spark.source.reader import IsterReader
 
         with hints_shown():
             options = parse_read_options(self.options)
@@ -56,7 +56,7 @@ class IsterSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> IsterWriter:
         from ister.spark.options import parse_write_options
-        from ister.spark.writer import IsterWriter
+        from ister.spark.sink.writer import IsterWriter
 
         with hints_shown():
             options = parse_write_options(self.options)

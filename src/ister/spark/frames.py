@@ -1,4 +1,4 @@
-"""One task's share of a topic as Arrow record batches, complete or said not to be.
+"""The frames of these offsets of this topic: the one way by which tables, streams and jobs get data.
 
 What can fail: the range is trimmed before or while it is read, the topic is deleted or made again under its
 name, a stored segment is damaged, records were given up by an operator. Each is reported with the exact
@@ -8,42 +8,44 @@ goes on behind them.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
-from typing import Any, Final
-
-import pyarrow as pa
+from types import TracebackType
+from typing import Final, Protocol, Self
 
 from ister import sync
-from ister.arrow import to_record_batch
-from ister.columns import Flags
 from ister.errors import CorruptSegment, IsterError, OffsetOutOfRange, RecordsLost, UnknownTopic
 from ister.frame import Frame
 from ister.protocol.messages import TopicDescription
-from ister.spark.planning import Loss, OffsetRange
-from ister.spark.schema import APPEND_TIME, EVENT_TIME
+from ister.spark.ranges import Loss, OffsetRange
 
-log = logging.getLogger("ister.spark")
-
-BATCH_RECORDS: Final = 10_000
-BATCH_BYTES: Final = 8 * 1024 * 1024
 FETCH_BYTES: Final = 2 * 1024 * 1024
 
-_FROM_FRAMES: Final = ("key", "value", "offset", "timestamp", "headers")
+
+class FrameStore(Protocol):
+    """Whatever holds frames. Brokers do; what they exported is to be another."""
+
+    def frames(self, wanted: OffsetRange, loss: Loss) -> Iterator[Frame]:
+        """Verified frames, in order, that have all records of the range, or `loss` is told which they lack.
+        The first and the last may reach beyond it."""
 
 
-def read_range(
-    bootstrap: str, wanted: OffsetRange, schema: pa.Schema, loss: Loss
-) -> Iterator[pa.RecordBatch]:
-    """The records of the range, as batches of exactly this schema."""
-    build = _Builder(wanted, schema)
-    with sync.connect(bootstrap) as found:
-        for frame in _RangeReader(found, wanted, loss).frames():
-            build.add(frame)
-            if build.is_full:
-                yield build.finish()
-    if build.frames:
-        yield build.finish()
+class BrokerFrames:
+    """Frames from brokers, to be used in a `with`."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._log = sync.connect(bootstrap)
+
+    def __enter__(self) -> Self:
+        self._log.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._log.close()
+
+    def frames(self, wanted: OffsetRange, loss: Loss) -> Iterator[Frame]:
+        return _RangeReader(self._log, wanted, loss).frames()
 
 
 class _RangeReader:
@@ -119,78 +121,3 @@ class _RangeReader:
     def _report(self, start: int, end: int, why: str, kind: type[IsterError] = OffsetOutOfRange) -> None:
         if start < end:
             self._loss.report(self._wanted.topic, start, end, why, kind)
-
-
-class _Builder:
-    """Gathers frames until they make a batch worth sending: Spark pays for each batch, not for each frame."""
-
-    def __init__(self, wanted: OffsetRange, schema: pa.Schema) -> None:
-        self._wanted = wanted
-        self._schema = schema
-        self._columns = [name for name in schema.names if name in _FROM_FRAMES]
-        self._constants = {
-            "topic": _Constant(pa.scalar(wanted.topic, pa.string())),
-            "partition": _Constant(pa.scalar(0, pa.int32())),
-        }
-        self._time_types = {
-            kind: _Constant(pa.scalar(kind, pa.int32())) for kind in (EVENT_TIME, APPEND_TIME)
-        }
-        self._start()
-
-    def _start(self) -> None:
-        self.frames: list[Frame] = []
-        self._count = 0
-        self._bytes = 0
-
-    def add(self, frame: Frame) -> None:
-        self.frames.append(frame)
-        self._count += frame.header.count
-        self._bytes += frame.header.size
-
-    @property
-    def is_full(self) -> bool:
-        return self._count >= BATCH_RECORDS or self._bytes >= BATCH_BYTES
-
-    def finish(self) -> pa.RecordBatch:
-        frames = self.frames
-        made = to_record_batch(
-            frames, columns=self._columns, first_offset=self._wanted.start, end_offset=self._wanted.end
-        )
-        count = sum(self._share(frame) for frame in frames)
-        self._start()
-        arrays = [self._column(field, made, frames, count) for field in self._schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-    def _share(self, frame: Frame) -> int:
-        """How many of a frame's records are within the range."""
-        header = frame.header
-        return min(header.end_offset, self._wanted.end) - max(header.base_offset, self._wanted.start)
-
-    def _column(self, field: pa.Field, made: pa.RecordBatch, frames: list[Frame], count: int) -> Any:
-        if field.name in self._constants:
-            return self._constants[field.name].repeated(count)
-        if field.name == "timestampType":
-            return self._time_type(frames, count)
-        array = made.column(field.name)
-        # Spark calls the inside of a list by another name, and counts that as another type.
-        return array if array.type == field.type else array.cast(field.type)
-
-    def _time_type(self, frames: list[Frame], count: int) -> Any:
-        kinds = [EVENT_TIME if frame.header.flags & Flags.TIMES else APPEND_TIME for frame in frames]
-        if len(set(kinds)) == 1:
-            return self._time_types[kinds[0]].repeated(count)
-        runs = zip(kinds, map(self._share, frames), strict=True)
-        return pa.concat_arrays([self._time_types[kind].repeated(share) for kind, share in runs])
-
-
-class _Constant:
-    """A column that says the same in every row; made once, and cut to length."""
-
-    def __init__(self, scalar: pa.Scalar) -> None:
-        self._scalar = scalar
-        self._array = pa.repeat(scalar, BATCH_RECORDS)
-
-    def repeated(self, count: int) -> Any:
-        if count > len(self._array):
-            self._array = pa.repeat(self._scalar, 2 * count)
-        return self._array.slice(0, count)

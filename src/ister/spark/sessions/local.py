@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ister.spark.java import find_java
+from ister.spark.sessions.java import find_java
 from ister.spark.versions import check_version, installed_version
 
 if TYPE_CHECKING:
@@ -55,6 +55,6 @@ def prepare_environment() -> None:
 def register(spark: SparkSession) -> None:
     """Make `format("ister")` known to a session that does not find it by itself."""
     check_version(spark.version)
-    from ister.spark.source import IsterSource
+    from ister.spark.datasource import IsterSource
 
     spark.dataSource.register(IsterSource)

@@ -15,8 +15,9 @@ from pyspark.sql.types import StructType
 
 from ister.spark.hints import hints_shown
 from ister.spark.options import ReadOptions
-from ister.spark.planning import Loss, OffsetRange, plan
+from ister.spark.ranges import Loss, OffsetRange
 from ister.spark.schema import arrow_schema, check_read_schema
+from ister.spark.source.planning import plan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +39,7 @@ class IsterReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, OffsetRange):
             return  # Spark makes up one task where the plan has none
-        from ister.spark.reading import read_range
+        from ister.spark.source.reading import read_range
 
         loss = Loss(self._options.fail_on_data_loss)
         with hints_shown():

@@ -1,61 +1,27 @@
 """Which offsets a table holds, and who reads which of them. Decided once, where the query is planned.
 
 A table is a snapshot: its ends are resolved here to offsets, and every task reads just what it was told.
-The range carries the topic's uid, because a topic that was deleted and made again has the same name and
-other records (I3).
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
-from pyspark.sql.datasource import InputPartition
 
 from ister import sync
-from ister.errors import ConfigError, IsterError, OffsetOutOfRange
+from ister.errors import ConfigError
 from ister.protocol.messages import TopicDescription
 from ister.spark.options import Moment, Place, ReadOptions
-
-log = logging.getLogger("ister.spark")
+from ister.spark.ranges import HOT, Loss, OffsetRange, Piece
 
 MAX_RECORDS: Final = 1_000_000
 """What one task reads when nobody says otherwise."""
 WORTH_A_TASK: Final = 50_000
 """Below this many records each, more tasks cost more than they bring."""
-
-
-@dataclass(frozen=True)
-class OffsetRange(InputPartition):
-    """Offsets `start` to before `end` of one topic: the share of one task."""
-
-    topic: str
-    uid: int
-    start: int
-    end: int
-
-    @property
-    def count(self) -> int:
-        return self.end - self.start
-
-
-class Loss(NamedTuple):
-    """What happens where offsets that were asked for are not there (promise 5)."""
-
-    fails: bool
-
-    def report(
-        self, topic: str, start: int, end: int, why: str, kind: type[IsterError] = OffsetOutOfRange
-    ) -> None:
-        """Raise, or say loudly, that offsets `start` to before `end` are missing."""
-        what = f"offsets {start} to {end - 1} of {topic} are not there: {why}"
-        if self.fails:
-            raise kind(what, hint=f"{kind.default_hint} failOnDataLoss=false reads the table without them.")
-        log.warning("DATA LOSS, reading on because failOnDataLoss is false: %s", what)
 
 
 def plan(options: ReadOptions, cores: int) -> list[OffsetRange]:
@@ -88,7 +54,25 @@ def resolve(found: sync.Log, options: ReadOptions, topic: str) -> OffsetRange:
         loss.report(topic, start, min(first, end), f"the topic begins at {there.start_offset}")
     if max(last, start) < end:
         loss.report(topic, max(last, start), end, f"the topic ends at {there.end_offset}")
-    return OffsetRange(topic, there.uid, first, max(first, last))
+    whole = OffsetRange(topic, there.uid, first, max(first, last))
+    return replace(whole, lives=pieces_of(there, whole.start, whole.end))
+
+
+def pieces_of(there: TopicDescription, start: int, end: int) -> tuple[Piece, ...]:
+    """Where the offsets from `start` to before `end` live, by this description."""
+    ends = [part.base_offset for part in there.segments[1:]] + [max(end, there.end_offset)]
+    return tuple(
+        Piece(
+            part.segment,
+            max(part.base_offset, start),
+            min(behind, end),
+            HOT,
+            tuple(part.replicas or [part.leader]),
+            part.sealed,
+        )
+        for part, behind in zip(there.segments, ends, strict=True)
+        if part.base_offset < end and behind > start
+    )
 
 
 def _offset_of(place: Place, there: TopicDescription, times: Mapping[Moment, int]) -> int:
@@ -116,4 +100,13 @@ def divide(
 def _cut(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
     pieces = min(pieces, whole.count)
     marks = [whole.start + whole.count * piece // pieces for piece in range(pieces + 1)]
-    return [OffsetRange(whole.topic, whole.uid, start, end) for start, end in pairwise(marks)]
+    return [_part(whole, start, end) for start, end in pairwise(marks)]
+
+
+def _part(whole: OffsetRange, start: int, end: int) -> OffsetRange:
+    lives = tuple(
+        piece._replace(start=max(piece.start, start), end=min(piece.end, end))
+        for piece in whole.lives
+        if piece.start < end and piece.end > start
+    )
+    return OffsetRange(whole.topic, whole.uid, start, end, lives)

@@ -46,7 +46,7 @@ class IsterWriter(DataSourceArrowWriter):
             log.warning("columns that are not written, since the log sets them: %s", ", ".join(left_out))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        from ister.spark.appending import append_rows
+        from ister.spark.sink.appending import append_rows
 
         with hints_shown():
             return Written(dict(append_rows(self._options.bootstrap, self._options.topic, iterator)))

@@ -1,0 +1,1 @@
+"""Spark sessions that work out of the box: which Java, which Python, which interface."""

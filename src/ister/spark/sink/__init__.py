@@ -1,0 +1,1 @@
+"""Tables and streams into topics."""

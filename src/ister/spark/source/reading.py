@@ -1,0 +1,109 @@
+"""One task's share of a topic as Arrow record batches, complete or said not to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ister.arrow import to_record_batch
+from ister.columns import Flags
+from ister.frame import Frame
+from ister.spark.frames import BrokerFrames
+from ister.spark.ranges import Loss, OffsetRange
+from ister.spark.schema import APPEND_TIME, EVENT_TIME
+
+BATCH_RECORDS: Final = 10_000
+BATCH_BYTES: Final = 8 * 1024 * 1024
+
+_FROM_FRAMES: Final = ("key", "value", "offset", "timestamp", "headers")
+
+
+def read_range(
+    bootstrap: str, wanted: OffsetRange, schema: pa.Schema, loss: Loss
+) -> Iterator[pa.RecordBatch]:
+    """The records of the range, as batches of exactly this schema."""
+    build = _Builder(wanted, schema)
+    with BrokerFrames(bootstrap) as store:
+        for frame in store.frames(wanted, loss):
+            build.add(frame)
+            if build.is_full:
+                yield build.finish()
+    if build.frames:
+        yield build.finish()
+
+
+class _Builder:
+    """Gathers frames until they make a batch worth sending: Spark pays for each batch, not for each frame."""
+
+    def __init__(self, wanted: OffsetRange, schema: pa.Schema) -> None:
+        self._wanted = wanted
+        self._schema = schema
+        self._columns = [name for name in schema.names if name in _FROM_FRAMES]
+        self._constants = {
+            "topic": _Constant(pa.scalar(wanted.topic, pa.string())),
+            "partition": _Constant(pa.scalar(0, pa.int32())),
+        }
+        self._time_types = {
+            kind: _Constant(pa.scalar(kind, pa.int32())) for kind in (EVENT_TIME, APPEND_TIME)
+        }
+        self._start()
+
+    def _start(self) -> None:
+        self.frames: list[Frame] = []
+        self._count = 0
+        self._bytes = 0
+
+    def add(self, frame: Frame) -> None:
+        self.frames.append(frame)
+        self._count += frame.header.count
+        self._bytes += frame.header.size
+
+    @property
+    def is_full(self) -> bool:
+        return self._count >= BATCH_RECORDS or self._bytes >= BATCH_BYTES
+
+    def finish(self) -> pa.RecordBatch:
+        frames = self.frames
+        made = to_record_batch(
+            frames, columns=self._columns, first_offset=self._wanted.start, end_offset=self._wanted.end
+        )
+        count = sum(self._share(frame) for frame in frames)
+        self._start()
+        arrays = [self._column(field, made, frames, count) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _share(self, frame: Frame) -> int:
+        """How many of a frame's records are within the range."""
+        header = frame.header
+        return min(header.end_offset, self._wanted.end) - max(header.base_offset, self._wanted.start)
+
+    def _column(self, field: pa.Field, made: pa.RecordBatch, frames: list[Frame], count: int) -> Any:
+        if field.name in self._constants:
+            return self._constants[field.name].repeated(count)
+        if field.name == "timestampType":
+            return self._time_type(frames, count)
+        array = made.column(field.name)
+        # Spark calls the inside of a list by another name, and counts that as another type.
+        return array if array.type == field.type else array.cast(field.type)
+
+    def _time_type(self, frames: list[Frame], count: int) -> Any:
+        kinds = [EVENT_TIME if frame.header.flags & Flags.TIMES else APPEND_TIME for frame in frames]
+        if len(set(kinds)) == 1:
+            return self._time_types[kinds[0]].repeated(count)
+        runs = zip(kinds, map(self._share, frames), strict=True)
+        return pa.concat_arrays([self._time_types[kind].repeated(share) for kind, share in runs])
+
+
+class _Constant:
+    """A column that says the same in every row; made once, and cut to length."""
+
+    def __init__(self, scalar: pa.Scalar) -> None:
+        self._scalar = scalar
+        self._array = pa.repeat(scalar, BATCH_RECORDS)
+
+    def repeated(self, count: int) -> Any:
+        if count > len(self._array):
+            self._array = pa.repeat(self._scalar, 2 * count)
+        return self._array.slice(0, count)
