@@ -9,7 +9,12 @@ The wire table at the end is built from the classes, so a new error is one class
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
+
+SAME_PRODUCER_HINT: Final = (
+    "The outcome is unknown. Send it again as the same producer: a repeat is recognised."
+)
+"""For an append that may be in the log. Whoever is no such producer is told something else."""
 
 
 class IsterError(Exception):

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from ister.broker.get_service import GetService, Taken
+from ister.broker.put_service import PutService
 from ister.broker.text_service import TextService
 from ister.errors import ConnectionFailed, IsterError, RequestTimeout, UnknownTopic
 from ister.metadata.commands import AnyCommand, CreateTopic, Outcome, UpsertNode
@@ -96,7 +97,7 @@ class FakeNode:
         self.member = member(number)
         self.metadata: Any = FakeMetadata(self)
         self.gets = GetService(self)
-        self.text = TextService(self, self.gets)
+        self.text = TextService(self, self.gets, PutService(self))
         self.read_faults: dict[int, IsterError] = {}
         self.is_reading = asyncio.Event()
         self._reading = asyncio.Event()
@@ -131,9 +132,9 @@ class FakeNode:
         await self.metadata.propose(CreateTopic(topic, TopicSettings(), self.member, [self.member], 1))
 
     async def append_one(self, topic: str, value: bytes) -> int:
-        found = self.metadata.state.topics.get(topic)
-        if found is None:
-            raise UnknownTopic(f"there is no topic {topic}")
+        if topic not in self.metadata.state.topics:
+            await self.ensure_topic(topic)
+        found = self.metadata.state.topics[topic]
         await self.cluster.pause()
         records = self.cluster.records.setdefault(found.uid, {})
         offset = max(records, default=-1) + 1

@@ -19,7 +19,13 @@ from typing import NamedTuple, Protocol
 
 from ister.addresses import Address
 from ister.client.connection import Answer, Connection, open_connection
-from ister.errors import ConnectionFailed, IsterError, NodeUnreachable, RequestTimeout
+from ister.errors import (
+    SAME_PRODUCER_HINT,
+    ConnectionFailed,
+    IsterError,
+    NodeUnreachable,
+    RequestTimeout,
+)
 from ister.io.network import Network
 from ister.metadata.state import NodeState
 from ister.protocol.codec import AppendAnswer, Bytes, decode_appended
@@ -263,6 +269,6 @@ class _AppendSink:
         if isinstance(error, ConnectionFailed):
             error = ConnectionFailed(
                 f"node {node_of(self._member)} was lost before it answered: {error.message}",
-                hint="The outcome is unknown. Send it again as the same producer: a repeat is recognised.",
+                hint=SAME_PRODUCER_HINT,
             )
         self._waiter.returned(error)

@@ -12,6 +12,7 @@ from ister.broker.answers import AnswerBudget
 from ister.broker.broker import Broker
 from ister.broker.connection import UNCOUNTED_HEADER_BYTES, Connection
 from ister.broker.get_service import GetService
+from ister.broker.put_service import PutService
 from ister.broker.receiving import Receiver
 from ister.broker.requests import Requests
 from ister.broker.text_connection import BrokerTextNode, TextConnection
@@ -97,7 +98,10 @@ class Server:
         self._gets = GetService(node)
         self._gets.start()
         self.broker.metadata.serve_other = self._gets.serve_peer
-        self.text = TextService(node, self._gets)
+        puts = PutService(
+            node, held_seconds=config.max_held_ms / 1000, answer_seconds=config.quorum_timeout_ms / 1000
+        )
+        self.text = TextService(node, self._gets, puts)
         await self.broker.announce(*self.advertised)
 
     @property

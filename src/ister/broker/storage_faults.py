@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from ister.errors import IsterError, SegmentFenced, StorageFailed
+from ister.errors import SAME_PRODUCER_HINT, IsterError, SegmentFenced, StorageFailed
 from ister.wal.segment import Segment
 
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
@@ -31,5 +31,5 @@ def doubt(segment: Segment, why: str) -> StorageFailed:
     key, end = segment.identity.key, segment.committed_end
     return StorageFailed(
         f"{why}; this batch may or may not be in {key}, at or past offset {end}",
-        hint="The outcome is unknown. Send the batch again as the same producer: a repeat is recognised.",
+        hint=SAME_PRODUCER_HINT,
     )

@@ -33,7 +33,11 @@ class TextNode(Protocol):
         ...
 
     async def append_one(self, topic: str, value: bytes) -> int:
-        """Append one record, wherever the topic is led; returns its offset once it is acknowledged."""
+        """Append one record, wherever the topic is led; returns its offset once it is acknowledged.
+
+        Makes the topic if first appends make topics here. `NotLeader` and `NodeUnreachable` mean that no node
+        has taken it.
+        """
         ...
 
     def raft_metrics(self) -> dict[str, Any]:

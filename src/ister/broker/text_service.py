@@ -1,7 +1,7 @@
 """The commands of the text protocol, done by this node: what each of them means here.
 
-Topics may be called as people call them (`logs`, `ns/logs`). A first PUT makes the topic, as a first append
-does everywhere else. STATE and METRICS show what this node knows; that there is no topic is confirmed first.
+Topics may be called as people call them (`logs`, `ns/logs`). A first PUT makes the topic where a first append
+does, and only there. STATE and METRICS show what this node knows; that there is no topic is confirmed first.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ister.broker.get_service import GetService, Taken
+from ister.broker.put_service import PutService
 from ister.broker.text_node import TextNode
 from ister.errors import UnknownTopic
 from ister.metadata.state import TopicState
@@ -23,18 +24,16 @@ CONFIRM_SECONDS: Final = 3.0
 
 
 class TextService:
-    def __init__(self, node: TextNode, gets: GetService) -> None:
+    def __init__(self, node: TextNode, gets: GetService, puts: PutService) -> None:
         self._node = node
         self._gets = gets
+        self._puts = puts
 
     async def register(self, topic: str) -> None:
         await self._node.ensure_topic(normalise_topic(topic))
 
     async def put(self, topic: str, payload: bytes) -> None:
-        name = normalise_topic(topic)
-        if name not in self._node.metadata.state.topics:
-            await self._node.ensure_topic(name)
-        await self._node.append_one(name, payload)
+        await self._puts.put(normalise_topic(topic), payload)
 
     async def take(self, topic: str) -> Taken | None:
         name = normalise_topic(topic)

@@ -213,7 +213,7 @@ def error_reply(why: str) -> bytes:
 def describe_error(error: IsterError, topic: str) -> str:
     """An error in this protocol's words: clients of it look for some of them."""
     if isinstance(error, UnknownTopic):
-        return f"unknown topic {topic}: REGISTER {topic} or a first PUT makes it"
+        return f"unknown topic {topic}: REGISTER {topic} makes it"
     kind = "NotLeaderForPartition" if isinstance(error, NotLeader) else error.code
     message = error.message.rstrip(".")
     return f"{kind}: {message}. {error.hint}".rstrip()
