@@ -165,6 +165,14 @@ class DuplicateSequence(IsterError):
     default_hint = "These records were sent before under other batch boundaries; do not send them again."
 
 
+class UnexpectedOffset(IsterError):
+    """A conditional append: the topic's end is not where it was expected to be. Nothing was appended."""
+
+    code = "unexpected-offset"
+    wire = 36
+    default_hint = "Somebody else has appended. Read what is there now, and decide again."
+
+
 # Leadership and state of the broker.
 
 

@@ -253,6 +253,16 @@ def seal(flags: int, count: int, body: bytes, codec: Codec, producer_id: int, se
     return b"".join((head, _CRC.pack(crc32c(head)), body))
 
 
+def reidentified(frame: Frame, producer_id: int, sequence: int) -> bytes:
+    """The same records under another producer and sequence, ready to send: the body is copied as it stands,
+    under new checksums, since they cover whose it is (A7)."""
+    header = frame.header
+    first = _PRODUCER_PART.pack(*header[:7], producer_id, sequence)
+    body = frame.body
+    head = first + _BODY_CRC_AND_LEADER_PART.pack(crc32c(body, crc32c(first)), 0, 0, 0)
+    return b"".join((head, _CRC.pack(crc32c(head)), body))
+
+
 def stamp(frame: bytearray | memoryview, base_offset: int, segment: int, append_time_us: int) -> None:
     """Write the leader's fields into a frame that was received whole. The body is not touched."""
     _LEADER_PART.pack_into(frame, _LEADER_AT, base_offset, segment, append_time_us)

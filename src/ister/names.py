@@ -37,6 +37,15 @@ def normalise_topic(name: str, longest: int = MAX_PART) -> str:
     return "/".join(parts)
 
 
+def is_system(topic: str) -> bool:
+    """Whether a full name is in a namespace that Ister keeps for itself: those that begin with `_`.
+
+    Their topics are in no list and no pattern unless it asks for them, and no append makes one: a name that
+    was mistyped, or that comes out of data, never ends up among them.
+    """
+    return topic.startswith("_")
+
+
 def wal_key(topic: str, segment: int) -> str:
     return f"{topic}:{segment}"
 

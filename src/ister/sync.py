@@ -80,6 +80,7 @@ class Log:
         timestamps_us: Sequence[int] | None = None,
         headers: Sequence[RecordHeaders] | None = None,
         compression: str = "none",
+        expected_offset: int | None = None,
     ) -> Appended:
         return self._run(
             self._log.append(
@@ -89,6 +90,7 @@ class Log:
                 timestamps_us=timestamps_us,
                 headers=headers,
                 compression=compression,
+                expected_offset=expected_offset,
             )
         )
 
@@ -125,6 +127,9 @@ class Log:
 
     def delete_topic(self, topic: str) -> None:
         self._run(self._log.delete_topic(topic))
+
+    def trim_topic(self, topic: str, before_offset: int, *, uid: int = 0) -> int:
+        return self._run(self._log.trim_topic(topic, before_offset, uid=uid))
 
     def alter_topic(self, topic: str, **settings: int | str) -> TopicDescription:
         return self._run(self._log.alter_topic(topic, **settings))

@@ -22,6 +22,7 @@ from ister.broker.held import HeldAppend
 from ister.broker.raft_metrics import register_raft_metrics
 from ister.broker.replicas import NodeReplication
 from ister.broker.replication_metrics import ReplicationGauges
+from ister.broker.retention import first_offset_from
 from ister.broker.sealed import SealedSegments
 from ister.broker.starting import enter_cluster, make_metadata, tell_of_majority
 from ister.broker.storage import Storage
@@ -41,7 +42,7 @@ from ister.frame import FrameHeader
 from ister.io.clock import Clock
 from ister.io.disk import Disk
 from ister.io.network import Network
-from ister.metadata.commands import AlterTopic, AnyCommand, DeleteTopic, Outcome
+from ister.metadata.commands import AlterTopic, AnyCommand, DeleteTopic, Outcome, TrimTopic
 from ister.metadata.replicated import ReplicatedMetadata
 from ister.metadata.state import NodeState, SegmentState, TopicState
 from ister.metrics import Gauge, Registry
@@ -352,6 +353,14 @@ class Broker:
         outcome = await self.metadata.propose(AlterTopic(topic.state.uid, validate_settings(settings)))
         if not outcome.ok:
             raise UnknownTopic(f"topic {topic.state.name} was deleted meanwhile")
+
+    async def trim_topic(self, name: str, before_offset: int, uid: int = 0) -> int:
+        """Drop the oldest sealed segments, as far as they lie before an offset; returns where it begins."""
+        topic = (await self._find_current(name)) if uid == 0 else await self.find_same(name, uid)
+        start = first_offset_from(topic.state, before_offset)
+        if start > topic.state.start_offset:
+            await self.metadata.propose(TrimTopic(topic.state.uid, start))
+        return topic.state.start_offset
 
     async def delete_topic(self, name: str, uid: int = 0) -> int:
         """The topic that has the name now, or only the one with this uid; returns since which index."""

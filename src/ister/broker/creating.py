@@ -16,6 +16,7 @@ from ister.broker.topic_log import TopicLog
 from ister.errors import IsterError, NotLeader, Overloaded, ShuttingDown, TopicExists, UnknownTopic
 from ister.metadata.commands import CreateTopic, Outcome, Result
 from ister.metadata.placement import first_leader
+from ister.names import is_system
 from ister.protocol.messages import TopicSettings
 from ister.settings import validate_settings
 
@@ -42,11 +43,12 @@ class Creation:
     def hold(self, name: str, append: HeldAppend) -> None:
         """Keep an append to a topic that is not there until it is made, or known not to be."""
         broker, config = self._broker, self._broker.config
-        if not config.auto_create_topics and broker.metadata.is_alone:
+        may_make = config.auto_create_topics and not is_system(name)
+        if not may_make and broker.metadata.is_alone:
             raise _not_made(name)
         held = self._held.get(name)
         if held is None:
-            if config.auto_create_topics:
+            if may_make:
                 self._check_room_for(name)
             held = HeldAppends(config.max_held_appends, config.max_held_bytes, config.max_held_ms / 1000)
             self._held[name] = held
@@ -56,7 +58,7 @@ class Creation:
     async def _make_for(self, name: str, held: HeldAppends) -> None:
         broker = self._broker
         try:
-            if broker.config.auto_create_topics:
+            if broker.config.auto_create_topics and not is_system(name):
                 topic = await broker.create_topic(name, {}, if_absent=True)
             else:
                 topic = await broker.find(name)
@@ -125,4 +127,9 @@ class Creation:
 
 
 def _not_made(name: str) -> UnknownTopic:
+    if is_system(name):
+        return UnknownTopic(
+            f"there is no topic {name}, and no append makes one in a namespace that begins with _",
+            hint="Such namespaces are Ister's own. Choose another name, or make the topic by command.",
+        )
     return UnknownTopic(f"there is no topic {name}, and auto_create_topics is off")

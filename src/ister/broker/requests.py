@@ -25,6 +25,7 @@ from ister.broker.fetching import Fetches
 from ister.broker.losses import Losses
 from ister.broker.topic_log import TopicLog
 from ister.errors import BadRequest, IsterError, NotLeader, UnknownTopic
+from ister.names import is_system
 from ister.protocol import messages
 from ister.protocol.codec import MAX_HEADER_BYTES, encode_header
 from ister.protocol.codec import decode_header as decode_message
@@ -71,6 +72,7 @@ class Requests:
             Kind.ADD_NODE: self._add_node,
             Kind.CONTROL: self._control,
             Kind.RECOVER_TOPIC: self._recover_topic,
+            Kind.TRIM_TOPIC: self._trim_topic,
         }
 
     async def answer(self, connection: Connection, kind: int, correlation: int, header: bytes) -> None:
@@ -150,6 +152,11 @@ class Requests:
         topic = await self._broker.find(request.topic)
         await self._respond_with_description(connection, correlation, topic)
 
+    async def _trim_topic(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(messages.TrimTopic, header)
+        start = await self._broker.trim_topic(request.topic, request.before_offset, request.uid)
+        self.respond(connection, correlation, messages.Trimmed(start))
+
     async def _list_topics(self, connection: Connection, correlation: int, header: bytes) -> None:
         """Each node tells of the topics that it leads; of those whose node does not, what is known here."""
         request = decode_message(messages.ListTopics, header)
@@ -161,13 +168,13 @@ class Requests:
                 found = {
                     name: await broker.describe(topic, with_segments=False)
                     for name, topic in sorted(broker.topics.items())
-                    if name.startswith(request.prefix) and topic.leads
+                    if _is_listed(name, request.prefix) and topic.leads
                 }
                 if not request.own_only:
                     for described in await self._gather(request.prefix):
                         found[described.topic] = described
                     for name, topic in broker.topics.items():
-                        if name.startswith(request.prefix) and name not in found:
+                        if _is_listed(name, request.prefix) and name not in found:
                             found[name] = describe_elsewhere(broker, topic)
                 self.respond(
                     connection, correlation, messages.TopicList([found[name] for name in sorted(found)])
@@ -274,3 +281,7 @@ class Requests:
         uptime = int((self._broker.clock.monotonic() - self._started) * 1000)
         answer = messages.StatsAnswer(self._read_rss(), uptime, self._broker.metrics.values())
         self.respond(connection, correlation, answer)
+
+
+def _is_listed(name: str, prefix: str) -> bool:
+    return name.startswith(prefix) and (is_system(prefix) or not is_system(name))

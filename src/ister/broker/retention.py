@@ -1,4 +1,4 @@
-"""What retention drops: whole sealed segments from the front of the chain, never the open one."""
+"""What is dropped of a topic: whole sealed segments from the front of the chain, never the open one."""
 
 from __future__ import annotations
 
@@ -20,4 +20,14 @@ def first_offset_to_keep(topic: TopicState, size: int, now_us: int) -> int:
             break
         start = segment.end_offset
         size -= segment.end_position
+    return start
+
+
+def first_offset_from(topic: TopicState, before_offset: int) -> int:
+    """Where the topic begins when all that lies before an offset and may go is gone."""
+    start = topic.start_offset
+    for segment in topic.segments:
+        if segment.end_offset is None or segment.end_offset > before_offset:
+            break
+        start = segment.end_offset
     return start

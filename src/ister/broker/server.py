@@ -25,6 +25,7 @@ from ister.metrics import Counter, Gauge
 from ister.names import normalise_topic
 from ister.protocol import messages
 from ister.protocol.codec import decode_header as decode_message
+from ister.wal.sink import OnlyAt, Sink
 
 log = logging.getLogger("ister.broker.server")
 
@@ -206,12 +207,15 @@ class Server:
         """An append whose header was not seen before; raises or tells the connection."""
         request = decode_message(messages.Append, header)
         name = normalise_topic(request.topic)
+        is_conditional = request.expected_offset != messages.ANY_OFFSET
+        sink = OnlyAt(connection, request.expected_offset) if is_conditional else connection
+        started = connection.last_received
         if request.min_index > self.broker.metadata.state.applied_index or self._waiting_for[name]:
-            self._append_when_applied(request.min_index, name, frame, found, connection, token)
+            self._append_when_applied(request.min_index, name, frame, found, sink, token, started)
             return
-        self.broker.append(name, frame, found, connection, token, connection.last_received)
+        self.broker.append(name, frame, found, sink, token, started)
         topic = self.broker.takes_appends(name)
-        if topic is not None and len(header) <= UNCOUNTED_HEADER_BYTES:
+        if topic is not None and not is_conditional and len(header) <= UNCOUNTED_HEADER_BYTES:
             if len(self.logs) >= _TOPICS_CACHED:
                 self.logs.clear()
             self.logs[header] = topic
@@ -222,21 +226,22 @@ class Server:
         name: str,
         frame: bytearray | memoryview,
         found: FrameHeader,
-        connection: Connection,
+        sink: Sink,
         token: int,
+        started: float,
     ) -> None:
         """Another node knows of a handoff to this one, and this one does not yet (H3). Those for one topic go
         on in the order in which they came: who comes while another waits goes behind it."""
-        started, broker = connection.last_received, self.broker
+        broker = self.broker
 
         async def work() -> None:
             try:
                 await broker.metadata.wait_applied(index, broker.config.max_held_ms / 1000)
-                broker.append(name, frame, found, connection, token, started)
+                broker.append(name, frame, found, sink, token, started)
             except RequestTimeout as error:
-                connection.refused(token, NotLeader(f"nothing was appended: {error.message}"))
+                sink.refused(token, NotLeader(f"nothing was appended: {error.message}"))
             except IsterError as error:
-                connection.refused(token, error)
+                sink.refused(token, error)
             finally:
                 self._waiting_for[name] -= 1
                 if not self._waiting_for[name]:

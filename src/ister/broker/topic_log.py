@@ -38,7 +38,7 @@ from ister.protocol.codec import encode_header
 from ister.protocol.messages import Append
 from ister.wal.group_commit import FlushJob
 from ister.wal.segment import Segment
-from ister.wal.sink import Sink
+from ister.wal.sink import OnlyAt, Sink
 
 log = logging.getLogger("ister.broker.topic")
 
@@ -158,6 +158,8 @@ class TopicLog(HandingOffTopic):
         segment = self.state.open_segment
         passed = PassedAppend(self, append, self._storage.max_held_seconds)
         header = self._passing_header(segment.uid)
+        if type(append.sink) is OnlyAt:
+            header = encode_header(Append(self.state.name, segment.uid, expected_offset=append.sink.offset))
         self._storage.forwarder.append(segment.leader, header, append.frame, passed)
 
     def _passing_header(self, uid: int) -> bytes:

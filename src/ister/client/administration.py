@@ -41,6 +41,8 @@ from ister.protocol.messages import (
     StatsAnswer,
     TopicDescription,
     TopicList,
+    Trimmed,
+    TrimTopic,
 )
 from ister.protocol.recovery import TopicRecovery
 
@@ -96,6 +98,14 @@ class Administration:
             if uid == known:  # else the node that described it first was behind
                 raise UnknownTopic(f"topic {name} was deleted by somebody else")
 
+    async def trim_topic(self, topic: str, before_offset: int, *, uid: int = 0) -> int:
+        """Drop the oldest records that lie before an offset, as far as they fill sealed segments; returns
+        where the topic begins now. With `uid`, only of the topic that has it."""
+        name = normalise_topic(topic)
+        header = encode_header(TrimTopic(name, before_offset, uid))
+        answer = await self.call(f"trimming {name}", Kind.TRIM_TOPIC, header, name)
+        return decode_header(Trimmed, answer.header).start_offset
+
     async def alter_topic(self, topic: str, **settings: int | str) -> TopicDescription:
         name = normalise_topic(topic)
         header = encode_header(AlterTopic(name, settings))
@@ -141,7 +151,8 @@ class Administration:
         return decode_header(TopicRecovery, answer.header or answer.payload)
 
     async def list_topics(self, prefix: str = "") -> list[TopicDescription]:
-        """All topics whose full name starts with `prefix`, without their segments."""
+        """All topics whose full name starts with `prefix`, without their segments. Those of system
+        namespaces, which begin with `_`, are among them only if the prefix does."""
         answer = await self.call("listing topics", Kind.LIST_TOPICS, encode_header(ListTopics(prefix)))
         return decode_header(TopicList, answer.header or answer.payload).topics
 

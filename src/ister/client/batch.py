@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-from ister.columns import Codec, decode_record_headers
 from ister.errors import ConnectionFailed, CorruptFrame, IsterError
-from ister.frame import Frame, decode, encode
+from ister.frame import Frame, decode, reidentified
 from ister.protocol.codec import APPEND_ANSWER, AppendAnswer, Bytes, decode_appended
+from ister.protocol.messages import ANY_OFFSET
 
 _FRAME_LIMIT: Final = 1 << 31
 
@@ -38,6 +38,7 @@ class Batch:
         "deadline",
         "doubtful",
         "error",
+        "expected_offset",
         "frame",
         "held_bytes",
         "min_index",
@@ -52,6 +53,8 @@ class Batch:
         self.count = count
         self.min_index = min_index
         """What a node must know of the metadata to take it: what was known when it was put (I3)."""
+        self.expected_offset = ANY_OFFSET
+        """Where it must be appended, or not at all."""
         self.held_bytes = len(frame)
         """What it takes of the buffer of whoever made it."""
         self.attempts = 0
@@ -123,18 +126,8 @@ class Batch:
 
 
 def reidentify(frame: bytes, producer_id: int, sequence: int) -> bytes:
-    """The same records under another producer and sequence. Rare, so it is simple rather than fast."""
+    """The same records under another producer and sequence."""
     whole = decode(frame, limit=_FRAME_LIMIT)
     if not isinstance(whole, Frame):
         raise CorruptFrame(f"a frame of this client's own is damaged in memory: {whole}")
-    columns = whole.columns(_FRAME_LIMIT)
-    headers = columns.headers
-    return encode(
-        columns.values.to_list(),
-        keys=columns.keys.to_list() if columns.keys is not None else None,
-        timestamps_us=columns.times,
-        headers=[decode_record_headers(row) for row in headers.to_list()] if headers is not None else None,
-        codec=Codec(whole.header.codec),
-        producer_id=producer_id,
-        sequence=sequence,
-    )
+    return reidentified(whole, producer_id, sequence)

@@ -27,6 +27,7 @@ from ister.errors import ConfigError, ConnectionFailed, NotLeader, UnknownProduc
 from ister.io.clock import Clock, SystemClock
 from ister.io.network import Network, TcpNetwork
 from ister.names import normalise_topic
+from ister.protocol.messages import ANY_OFFSET
 
 CLIENT_NAME: Final = "ister-python/0.1.0"
 
@@ -109,15 +110,27 @@ class Log(Administration):
         timestamps_us: Sequence[int] | None = None,
         headers: Sequence[RecordHeaders] | None = None,
         compression: str = "none",
+        expected_offset: int | None = None,
     ) -> Appended:
         """Append the records as one frame: all of them or none. Concurrent appends to one topic take
-        effect in the order of the calls."""
+        effect in the order of the calls.
+
+        With `expected_offset` they are appended only if the first of them gets that offset; else nothing is,
+        and `UnexpectedOffset` is raised. Of several writers that expect the same offset, one wins.
+        """
         codec = codec_named(compression)
         while True:
             sequencer = self._sequencers.get(topic)
             if sequencer is None or sequencer.finished is not None:
                 sequencer = self._own_sequencer(topic)
-            batch = sequencer.put(values, keys, timestamps_us, headers, codec)
+            batch = sequencer.put(
+                values,
+                keys,
+                timestamps_us,
+                headers,
+                codec,
+                ANY_OFFSET if expected_offset is None else expected_offset,
+            )
             try:
                 base_offset = await batch.wait(0)
             except UnknownProducer:

@@ -14,6 +14,8 @@ while, or for good. What holds throughout:
   itself. Frames before it are settled first, under the old identity. Where the failed frame's own outcome
   is unknown (its time was over before an answer came), those behind it whose outcome is unknown too fail
   with it; a fresh identity for them could append them twice.
+- Where the identity is the caller's own, it knows what each sequence stands for, and a frame that fails for
+  good ends it: nothing behind that is sent any more.
 - A log that no longer knows the producer ends it: all that is open fails with `UnknownProducer`. A new
   identity is never taken to get around that.
 
@@ -25,7 +27,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from ister.client.batch import Batch, reidentify
 from ister.client.connection import Connection
@@ -39,16 +41,23 @@ from ister.errors import (
     OutOfSequence,
     UnknownProducer,
 )
-from ister.frame import encode
+from ister.frame import Frame, encode, reidentified
 from ister.io.clock import Clock
 from ister.names import normalise_topic
 from ister.protocol.codec import AppendAnswer, encode_header
-from ister.protocol.messages import Append, Kind
+from ister.protocol.messages import ANY_OFFSET, Append, Kind
 
 MAX_WINDOW: Final = 8
 """The log remembers a producer's last 8 frames (A5)."""
 _SHORTEST_TIMEOUT_S: Final = 0.1
 """Even a last attempt gets the time of a quick answer."""
+
+
+class Identity(NamedTuple):
+    """Who appends, and the sequence of the first record."""
+
+    producer_id: int
+    sequence: int
 
 
 class Sequencer:
@@ -65,7 +74,10 @@ class Sequencer:
         request_timeout_s: float,
         retry_deadline_s: float,
         on_settled: Callable[[Batch], None] | None = None,
+        identity: Identity | None = None,
     ) -> None:
+        """With an `identity` of the caller's, a frame that fails for good is the end of it: none is taken to
+        go on without it."""
         if not 1 <= window <= MAX_WINDOW:
             raise ConfigError(f"max_in_flight is {window}", hint=f"Choose 1 to {MAX_WINDOW}.")
         self.topic = normalise_topic(topic)
@@ -78,7 +90,7 @@ class Sequencer:
         self._first_timeout_s = min(request_timeout_s, retry_deadline_s)
         self._retry_deadline_s = retry_deadline_s
         self._on_settled = on_settled
-        self._header, self._header_index = b"", -1
+        self._header, self._header_terms = b"", (-1, -1)
         self._before: Sequencer | None = None
         self._behind: Sequencer | None = None
         self._queue: deque[Batch] = deque()
@@ -93,6 +105,7 @@ class Sequencer:
         self._connection: Connection | None = None
         self._producer_id = 0
         self._sequence = 0
+        self._given = identity
         self._take_identity()
 
     @property
@@ -113,6 +126,7 @@ class Sequencer:
         timestamps_us: Sequence[int] | None,
         headers: Sequence[RecordHeaders] | None,
         codec: Codec,
+        expected_offset: int = ANY_OFFSET,
     ) -> Batch:
         """Encode and enqueue. What cannot be encoded raises here and uses no sequence."""
         if self.finished is not None:
@@ -126,9 +140,21 @@ class Sequencer:
             producer_id=self._producer_id,
             sequence=self._sequence,
         )
+        return self._enqueue(frame, len(values), expected_offset)
+
+    def put_frame(self, frame: Frame) -> Batch:
+        """As `put`, of records that are in a frame already, of another producer's perhaps."""
+        if self.finished is not None:
+            raise self.finished.again()
+        return self._enqueue(
+            reidentified(frame, self._producer_id, self._sequence), frame.header.count, ANY_OFFSET
+        )
+
+    def _enqueue(self, frame: bytes, count: int, expected_offset: int) -> Batch:
         if self._idempotent:
-            self._sequence += len(values)
-        batch = Batch(self, frame, len(values), self._routes.known_index(self.topic))
+            self._sequence += count
+        batch = Batch(self, frame, count, self._routes.known_index(self.topic))
+        batch.expected_offset = expected_offset
         self._queue.append(batch)
         self._pump()
         return batch
@@ -192,9 +218,12 @@ class Sequencer:
         batch.attempts += 1
         self._sent += 1
         self._outstanding += 1
-        if batch.min_index != self._header_index:
-            self._header_index = batch.min_index
-            self._header = encode_header(Append(self.topic, batch.min_index))
+        terms = batch.min_index, batch.expected_offset
+        if terms != self._header_terms:
+            self._header_terms = terms
+            self._header = encode_header(
+                Append(self.topic, batch.min_index, expected_offset=batch.expected_offset)
+            )
         connection.send(Kind.APPEND, self._header, batch.frame, batch, timeout_s)
 
     def acknowledged(self, batch: Batch, answer: AppendAnswer) -> None:
@@ -241,7 +270,7 @@ class Sequencer:
             error = OutOfSequence(error.message)
         if error.retriable:
             self._last_error = error
-        elif isinstance(error, UnknownProducer | DuplicateSequence):
+        elif isinstance(error, UnknownProducer | DuplicateSequence) or self._given is not None:
             self._finish(error)
         else:
             self._settle(batch, None, error)
@@ -299,6 +328,9 @@ class Sequencer:
             return bool(self._queue)
         while queue and queue[0].is_settled:
             batch = queue.popleft()
+            if batch.error is not None and self._given is not None:
+                self._finish(batch.error)
+                return False
             if batch.error is not None:
                 self._renew_identity(batch)
                 queue = self._queue
@@ -321,6 +353,9 @@ class Sequencer:
         self._queue = kept
 
     def _take_identity(self) -> None:
+        if self._given is not None:
+            self._producer_id, self._sequence = self._given
+            return
         self._producer_id = self._clock.token() if self._idempotent else 0
         self._sequence = 0
 

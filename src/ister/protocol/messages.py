@@ -13,6 +13,7 @@ PROTOCOL_VERSION: Final = 1
 
 EARLIEST: Final = -2
 LATEST: Final = -1
+ANY_OFFSET: Final = -1
 
 
 class Kind(IntEnum):
@@ -33,6 +34,7 @@ class Kind(IntEnum):
     PROMOTE_NODE = 15
     CONTROL = 16
     RECOVER_TOPIC = 17
+    TRIM_TOPIC = 18
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True):
@@ -76,6 +78,9 @@ class Append(Message, frozen=True):
     From a node that passes it on: no two nodes can then send it to each other for ever, for who passes it on
     again knows of a later handoff (H3). From a client: it has made or deleted a topic of this name at that
     index, and does not mean the one before (I3)."""
+    expected_offset: int = ANY_OFFSET
+    """Append only if the first record gets this offset, else fail with `UnexpectedOffset`. A frame that the
+    log has already is answered with its original offsets, whatever is expected (A5)."""
 
 
 class Fetch(Message, frozen=True):
@@ -177,8 +182,24 @@ class Deleted(Message, frozen=True):
     """False if the topic with the uid that was given was gone already."""
 
 
+class TrimTopic(Message, frozen=True):
+    """Drop sealed segments that lie before an offset, as retention would: whole ones only, oldest first."""
+
+    topic: str
+    before_offset: int
+    """No record from here on is dropped."""
+    uid: int = 0
+    """Only the topic that has this uid; 0 is whichever has the name now (I3)."""
+
+
+class Trimmed(Message, frozen=True):
+    start_offset: int
+    """Where the topic begins now."""
+
+
 class ListTopics(Message, frozen=True):
     prefix: str = ""
+    """Of full names. Topics of system namespaces are listed only if it begins with `_`."""
     own_only: bool = False
     """From another node that gathers: only topics whose open segment the asked node leads."""
 

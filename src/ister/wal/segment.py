@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Protocol
 
-from ister.errors import IsterError, invariant
+from ister.errors import IsterError, UnexpectedOffset, invariant
 from ister.frame import FrameHeader, stamp
 from ister.io.disk import File
 from ister.wal.group_commit import FlushJob, GroupCommit
@@ -38,7 +38,7 @@ from ister.wal.side_file import (
     checkpoint_block,
     write_block,
 )
-from ister.wal.sink import Sink, Waiting
+from ister.wal.sink import OnlyAt, Sink, Waiting
 from ister.wal.tail import Bytes, TailOfSegment
 
 _ALLOCATE_FIRST = 64 * 1024
@@ -162,6 +162,10 @@ class Segment:
             if original is not None:
                 self._repeat(original, frame, sink, token, started)
                 return
+        if type(sink) is OnlyAt and sink.offset != base:
+            raise UnexpectedOffset(
+                f"offset {base} is next in {self.identity.key}, not {sink.offset}: nothing was appended"
+            )
         time_us = self.last_append_time_us
         if now_us > time_us:  # A6: never back
             self.last_append_time_us = time_us = now_us

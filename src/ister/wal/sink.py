@@ -18,6 +18,26 @@ class Sink(Protocol):
     def refused(self, token: int, error: IsterError) -> None: ...
 
 
+class OnlyAt:
+    """The sink of an append that is to be taken only if it gets this offset, and who waits for it.
+
+    The condition is part of the sink so that it goes wherever the append goes: held, passed on to another
+    node, or sent on to the next leader after a survivor cut it off (H2).
+    """
+
+    __slots__ = ("_sink", "offset")
+
+    def __init__(self, sink: Sink, offset: int) -> None:
+        self._sink = sink
+        self.offset = offset
+
+    def appended(self, token: int, base_offset: int, append_time_us: int, leader: int = 0) -> None:
+        self._sink.appended(token, base_offset, append_time_us, leader)
+
+    def refused(self, token: int, error: IsterError) -> None:
+        self._sink.refused(token, error)
+
+
 Waiting = tuple[int, Sink, int, int, int, float, Bytes]
 """An append that is not committed yet: end offset, sink, token, base offset, append time, when it arrived,
 and its frame, which goes to the next leader if a survivor seals the segment before it (H2).

@@ -26,6 +26,7 @@ from ister.client.sequencer import MAX_WINDOW, Sequencer
 from ister.errors import BadRequest, ConnectionFailed
 from ister.io.clock import SystemClock
 from ister.io.network import TcpNetwork
+from ister.protocol.messages import ANY_OFFSET
 
 FRAME_RECORDS: Final = 10_000
 FRAME_BYTES: Final = 1024 * 1024
@@ -200,8 +201,4 @@ class ArrowSequencer(Sequencer):
         if self.finished is not None:
             raise self.finished.again()
         frame = encode_record_batch(rows, producer_id=self._producer_id, sequence=self._sequence)
-        self._sequence += rows.num_rows
-        batch = Batch(self, frame, rows.num_rows)
-        self._queue.append(batch)
-        self._pump()
-        return batch
+        return self._enqueue(frame, rows.num_rows, ANY_OFFSET)
