@@ -323,6 +323,18 @@ class ObjectNotFound(IsterError):
     default_hint = "The object is not in the store; check the bucket or directory configured."
 
 
+class StoreUnavailable(IsterError):
+    """The store of the history refused or failed. What was asked of it may have been done all the same."""
+
+    code = "store-unavailable"
+    wire = 35
+    retriable = True
+    default_hint = (
+        "Check that the store named can be reached and has room; what was asked of it is asked again. "
+        "Records that are on brokers are read and written meanwhile."
+    )
+
+
 class InvariantBroken(IsterError):
     """A state that must not exist. Raised before harm is done rather than after."""
 

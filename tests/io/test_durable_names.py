@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
-from ister.errors import ObjectExists
 from ister.io import disk as disk_module
-from ister.io import object_store
 from ister.io.disk import LocalDisk
-from ister.io.object_store import FilesystemStore
 
 
 def test_every_directory_made_for_the_data_is_durable(
@@ -24,29 +20,6 @@ def test_every_directory_made_for_the_data_is_durable(
     LocalDisk(tmp_path / "a" / "b" / "c").close()
     for made in ("a", "a/b", "a/b/c"):
         assert str((tmp_path / made).parent) in synced, f"the name of {made} is not durable"
-
-
-def test_an_object_that_is_there_already_is_durable_before_it_is_adopted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """E2: killed between link and sync; the next process adopts the object, publishes, drops its own copy."""
-    store = FilesystemStore(tmp_path)
-    real = object_store._sync_directory
-
-    def killed(directory: Path) -> None:
-        if directory == tmp_path:
-            raise KeyboardInterrupt
-        real(directory)
-
-    monkeypatch.setattr(object_store, "_sync_directory", killed)
-    with pytest.raises(KeyboardInterrupt):
-        store._put("object", b"data")
-    assert (tmp_path / "object").exists()
-    synced: list[Path] = []
-    monkeypatch.setattr(object_store, "_sync_directory", lambda path: (synced.append(path), real(path)))
-    with pytest.raises(ObjectExists):
-        asyncio.run(FilesystemStore(tmp_path).put_if_absent("object", b"data"))
-    assert tmp_path in synced
 
 
 def test_a_directory_that_a_killed_process_made_is_durable_before_it_is_used(

@@ -75,9 +75,10 @@ async def talk(network: SimNetwork, disk: SimDisk, clock: SimClock, loop: Virtua
 async def main(loop: VirtualLoop) -> str:
     network = SimNetwork(loop.fork("network"), trace=loop.trace)
     disk = SimDisk(loop.fork("disk"), trace=loop.trace)
-    store = MemoryStore(loop.fork("store"), trace=loop.trace)
+    objects = MemoryStore(loop.fork("store"), trace=loop.trace)
+    store = objects.client("broker")
     clock = SimClock(loop, loop.fork("clock"))
-    store.faults.add("put", probability=0.5)
+    objects.faults.add("put", probability=0.5)
     network.faults.add("reset", probability=0.1)
 
     def serve() -> Echo:

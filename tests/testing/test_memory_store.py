@@ -1,14 +1,15 @@
-"""The simulated object store: the seam's contract, and its failures."""
+"""What goes wrong in the simulated object store. Its promises: tests/io/test_object_store_contract.py."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from ister.errors import ObjectExists, ObjectNotFound, RequestTimeout, StorageFailed
-from ister.testing import MemoryStore, VirtualLoop, simulate
+from ister.errors import ObjectExists, ObjectNotFound, RequestTimeout, StoreUnavailable
+from ister.testing import DeadProcess, MemoryStore, SimProcess, VirtualLoop, simulate
+from ister.testing.object_store import LOST_RACE, THROTTLED, TIMED_OUT
 
 
 def in_store(check: Callable[[MemoryStore], Awaitable[None]], seed: int = 1) -> None:
@@ -18,38 +19,19 @@ def in_store(check: Callable[[MemoryStore], Awaitable[None]], seed: int = 1) -> 
     simulate(main, seed)
 
 
-def test_an_object_is_written_once_and_read_by_ranges() -> None:
-    async def check(store: MemoryStore) -> None:
-        await store.put_if_absent("a/b", b"0123456789")
-        with pytest.raises(ObjectExists, match="a/b"):
-            await store.put_if_absent("a/b", b"other")
-        assert await store.get("a/b") == b"0123456789"
-        assert await store.get("a/b", 3, 4) == b"3456"
-        assert await store.get("a/b", 8, 100) == b"89"
-        assert await store.size("a/b") == 10
-        await store.put_if_absent("a/a", b"")
-        await store.put_if_absent("c", b"")
-        assert await store.names("a/") == ["a/a", "a/b"]
-        await store.delete("a/b")
-        await store.delete("a/b")
-        with pytest.raises(ObjectNotFound):
-            await store.get("a/b")
-        with pytest.raises(ObjectNotFound):
-            await store.size("a/b")
-        with pytest.raises(ValueError, match="no object name"):
-            await store.put_if_absent("../x", b"")
-
-    in_store(check)
+async def pieces(*given: bytes) -> AsyncIterator[bytes]:
+    for piece in given:
+        yield piece
 
 
-def test_one_of_two_racers_creates_the_object_and_either_may_win() -> None:
+def test_either_of_two_racers_may_win() -> None:
     winners: set[bytes] = set()
 
     async def check(store: MemoryStore) -> None:
-        outcomes = await asyncio.gather(
-            store.put_if_absent("x", b"first"), store.put_if_absent("x", b"second"), return_exceptions=True
+        one, two = store.client("one"), store.client("two")
+        await asyncio.gather(
+            one.put_if_absent("x", b"first"), two.put_if_absent("x", b"second"), return_exceptions=True
         )
-        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["NoneType", "ObjectExists"]
         winners.add(store.peek("x"))
 
     for seed in range(20):
@@ -59,35 +41,128 @@ def test_one_of_two_racers_creates_the_object_and_either_may_win() -> None:
 
 def test_a_put_that_timed_out_may_have_been_applied() -> None:
     async def check(store: MemoryStore) -> None:
+        client = store.client("one")
         store.faults.add("put", count=1, applied=True)
         with pytest.raises(RequestTimeout):
-            await store.put_if_absent("x", b"data")
+            await client.put_if_absent("x", b"data")
         assert store.peek("x") == b"data"
         with pytest.raises(ObjectExists):
-            await store.put_if_absent("x", b"data")
+            await client.put_if_absent("x", b"data")
+        store.faults.add("put", count=1, error=TIMED_OUT)
+        with pytest.raises(RequestTimeout):
+            await client.put_if_absent("y", b"data")
+        assert store.stored() == ["x"]
 
     in_store(check)
 
 
-def test_a_put_that_failed_plainly_was_not_applied() -> None:
+def test_a_store_that_fails_or_throttles_says_so_and_has_done_nothing() -> None:
     async def check(store: MemoryStore) -> None:
+        client = store.client("one")
         store.faults.add("put", prefix="x", count=1)
-        await store.put_if_absent("y", b"other")
-        with pytest.raises(StorageFailed):
-            await store.put_if_absent("x", b"data")
+        await client.put_if_absent("y", b"other")
+        with pytest.raises(StoreUnavailable, match="500"):
+            await client.put_if_absent("x", b"data")
+        store.faults.add("put", prefix="x", count=1, error=THROTTLED)
+        with pytest.raises(StoreUnavailable, match="503"):
+            await client.put_if_absent("x", b"data")
         assert store.stored() == ["y"]
-        await store.put_if_absent("x", b"data")
+        await client.put_if_absent("x", b"data")
+        for operation, call in (
+            ("get", lambda: client.get("x", 0, 1)),
+            ("head", lambda: client.head("x")),
+            ("list", lambda: client.list_page("", None, 9)),
+            ("delete", lambda: client.delete("x")),
+            ("sweep", lambda: client.sweep_unfinished()),
+        ):
+            store.faults.add(operation, count=1)
+            with pytest.raises(StoreUnavailable, match=operation):
+                await call()
+        assert store.stored() == ["x", "y"]
 
     in_store(check)
 
 
-def test_throttling_delays_and_rot_changes_what_is_read() -> None:
+def test_a_race_may_be_lost_to_one_that_makes_nothing() -> None:
     async def check(store: MemoryStore) -> None:
-        await store.put_if_absent("x", b"\0\0")
+        client = store.client("one")
+        store.faults.add("put", count=1, error=LOST_RACE)
+        with pytest.raises(ObjectExists):
+            await client.put_if_absent("x", b"data")
+        with pytest.raises(ObjectNotFound):
+            await client.head("x")
+        await client.put_if_absent("x", b"data")
+
+    in_store(check)
+
+
+def test_a_partial_upload_stays_until_it_is_swept() -> None:
+    async def check(store: MemoryStore) -> None:
+        client = store.client("one")
+        store.faults.add("piece", after=2, count=1)
+        with pytest.raises(StoreUnavailable, match="piece"):
+            await client.put_if_absent("x", pieces(b"0", b"1", b"2", b"3"))
+        assert store.stored() == []
+        assert store.unfinished() == [("one", "x")]
+        assert await store.client("two").sweep_unfinished() == 0
+        assert await client.sweep_unfinished() == 1
+        assert store.unfinished() == []
+
+    in_store(check)
+
+
+def test_delays_and_rot_reach_the_reader() -> None:
+    async def check(store: MemoryStore) -> None:
+        client = store.client("one")
+        await client.put_if_absent("x", b"\0\0")
         store.rot("x", 1, bit=7)
         store.faults.add("get", delay=30.0)
         before = asyncio.get_running_loop().time()
-        assert await store.get("x") == b"\0\x80"
+        assert await client.get("x", 0, 2) == b"\0\x80"
         assert asyncio.get_running_loop().time() - before > 30
 
     in_store(check)
+
+
+def test_a_put_of_a_dead_node_may_land_after_somebody_has_looked() -> None:
+    """What the sweeper's AbandonObject is for (E3)."""
+    landed: list[bool] = []
+
+    async def main(loop: VirtualLoop) -> None:
+        store = MemoryStore(loop.fork("store"), trace=loop.trace)
+        client, process = store.client("one"), SimProcess(loop, "one")
+        store.faults.add("put", count=1, delay=10.0)
+        process.start(client.put_if_absent("x", b"data"))
+        await asyncio.sleep(1)
+        client.kill()
+        process.kill()
+        with pytest.raises(ObjectNotFound):
+            await store.client("two").head("x")
+        await asyncio.sleep(20)
+        landed.append(store.stored() == ["x"])
+
+    for seed in range(20):
+        simulate(main, seed)
+    assert set(landed) == {True, False}
+
+
+def test_a_dead_node_asks_nothing_and_leaves_its_upload_behind() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        store = MemoryStore(loop.fork("store"), trace=loop.trace)
+        client = store.client("one")
+        store.faults.add("put", delay=10.0)
+        upload = loop.create_task(client.put_if_absent("x", pieces(b"0")))
+        await asyncio.sleep(1)
+        client.kill()
+        with pytest.raises(DeadProcess):
+            await upload
+        with pytest.raises(DeadProcess):
+            await client.head("x")
+        with pytest.raises(DeadProcess):
+            await client.put_if_absent("y", b"")
+        left = store.unfinished()
+        assert await store.client("one").sweep_unfinished() == len(left)
+        assert store.unfinished() == []
+
+    for seed in range(10):
+        simulate(main, seed)

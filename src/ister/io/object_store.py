@@ -1,126 +1,123 @@
 """The object store seam: immutable objects by name, in a place outside the brokers.
 
-Fault model: any call may fail; a write that failed may have been applied all the same (which is why
-every name is written once, if absent, and verified). What `put` returned from is durable.
+Fault model, which the simulated store (`ister.testing.object_store`) plays out in full:
+- Any call may fail, and a store that is down fails them all: `StoreUnavailable`, `RequestTimeout`.
+- A `put_if_absent` that failed in any way, that was cancelled, or whose process died, may be applied all the
+  same, at once or later. So a name is for one content only, and who finds it taken verifies what is there
+  (E2).
+- `ObjectExists` may be told while the other one's upload is still under way, and that one may yet fail: who
+  is told so and finds nothing puts again.
+- Of an upload that broke off nothing can be read under its name. Its parts may take space in the store until
+  `sweep_unfinished`.
+- What `put_if_absent` returned from is durable, and everybody reads it from then on.
+- Stored bytes may rot; `get` then returns other bytes without an error.
 
-Names have `/` between parts. Objects are never changed, only made and deleted.
+Nothing holds an object in memory: it comes in as pieces and is read by ranges. Names have `/` between their
+parts, and no part starts with a dot. Where one object is named `a/b`, none is named `a`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import secrets
-from pathlib import Path
+from collections.abc import AsyncIterable, AsyncIterator
+from dataclasses import dataclass
 from typing import Protocol
 
-from ister.errors import ObjectExists, ObjectNotFound
+PIECE_BYTES = 1 << 20
+"""So much is read at once where a whole object is gone through: enough to keep a disk and a line busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a store knows of an object without reading it."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list. `objects` is in the order of names; the next page is the one after `next_after`."""
+
+    objects: tuple[ObjectInfo, ...]
+    next_after: str | None
+    """The last name looked at, or None where the list has ended."""
 
 
 class ObjectStore(Protocol):
-    async def put_if_absent(self, name: str, data: bytes) -> None:
-        """Create the object, whole and durable, or raise `ObjectExists` and change nothing."""
+    """One node's way to the store. Uploads that it leaves unfinished bear its name, as owner."""
+
+    @property
+    def location(self) -> str:
+        """For people: where this store is. Never with a secret in it."""
         ...
 
-    async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """A range of the object, to its end when no length is given; raises `ObjectNotFound`."""
+    async def put_if_absent(self, name: str, data: bytes | AsyncIterable[bytes]) -> None:
+        """Create the object, whole and durable, or raise `ObjectExists` and change nothing.
+
+        Pieces are taken one by one, as the store gets rid of them. An error of the iterator ends the upload
+        and is raised.
+        """
         ...
 
-    async def size(self, name: str) -> int:
-        """In bytes; raises `ObjectNotFound`."""
+    async def get(self, name: str, start: int, length: int) -> bytes:
+        """Up to `length` bytes from the position `start`; fewer only at the end. Raises `ObjectNotFound`."""
         ...
 
-    async def names(self, prefix: str) -> list[str]:
-        """All names that start with `prefix`, sorted."""
+    async def head(self, name: str) -> ObjectInfo:
+        """What is known of it; raises `ObjectNotFound`."""
+        ...
+
+    async def list_page(self, prefix: str, after: str | None, limit: int) -> Page:
+        """Up to `limit` objects whose names start with `prefix`, from the first name beyond `after`."""
         ...
 
     async def delete(self, name: str) -> None:
-        """Not an error if it is not there."""
+        """Not an error if it is not there. A put of this name that is still under way is not undone."""
+        ...
+
+    async def sweep_unfinished(self) -> int:
+        """Remove what uploads of this owner have left behind, but for those under way; says how many."""
+        ...
+
+    def close(self) -> None:
+        """Nothing is asked of it any more."""
         ...
 
 
-class FilesystemStore:
-    """Objects as files under a directory, for one machine or a shared filesystem.
-
-    An object is written to a name of its own, synced, and linked to its final name: the link fails if
-    the name is taken, on every POSIX filesystem, and a reader never sees half an object. File and
-    directory are synced before the call returns.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def _path(self, name: str) -> Path:
-        parts = name.split("/")
-        if not name or any(part in ("", ".", "..") for part in parts):
-            raise ValueError(f"{name!r} is no object name")
-        return self._root.joinpath(*parts)
-
-    async def put_if_absent(self, name: str, data: bytes) -> None:
-        await asyncio.to_thread(self._put, name, data)
-
-    def _put(self, name: str, data: bytes) -> None:
-        path = self._path(name)
-        self._make_directory(path.parent)
-        aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        try:
-            with aside.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(aside, path)
-            except FileExistsError as error:
-                _sync_directory(path.parent)  # whoever made it may not have come to that (E2)
-                raise ObjectExists(f"object {name} is already in {self._root}") from error
-        finally:
-            aside.unlink(missing_ok=True)
-        _sync_directory(path.parent)
-
-    def _make_directory(self, directory: Path) -> None:
-        if not directory.is_dir():
-            self._make_directory(directory.parent)
-            directory.mkdir(exist_ok=True)
-            _sync_directory(directory.parent)
-
-    async def get(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        return await asyncio.to_thread(self._get, name, start, length)
-
-    def _get(self, name: str, start: int, length: int | None) -> bytes:
-        try:
-            with self._path(name).open("rb") as file:
-                file.seek(start)
-                return file.read(-1 if length is None else length)
-        except FileNotFoundError as error:
-            raise ObjectNotFound(f"object {name} is not in {self._root}") from error
-
-    async def size(self, name: str) -> int:
-        try:
-            return (await asyncio.to_thread(self._path(name).stat)).st_size
-        except FileNotFoundError as error:
-            raise ObjectNotFound(f"object {name} is not in {self._root}") from error
-
-    async def names(self, prefix: str) -> list[str]:
-        return await asyncio.to_thread(self._names, prefix)
-
-    def _names(self, prefix: str) -> list[str]:
-        found = (
-            path.relative_to(self._root).as_posix()
-            for path in self._root.rglob("*")
-            if path.is_file() and not path.name.startswith(".")
-        )
-        return sorted(name for name in found if name.startswith(prefix))
-
-    async def delete(self, name: str) -> None:
-        path = self._path(name)
-        await asyncio.to_thread(path.unlink, missing_ok=True)
-        if path.parent.is_dir():
-            await asyncio.to_thread(_sync_directory, path.parent)
+async def read_pieces(
+    store: ObjectStore, name: str, start: int, end: int, *, piece_bytes: int = PIECE_BYTES
+) -> AsyncIterator[bytes]:
+    """An object from one position up to another, in pieces. It ends sooner only where the object does."""
+    while start < end:
+        piece = await store.get(name, start, min(piece_bytes, end - start))
+        if not piece:
+            return
+        yield piece
+        start += len(piece)
 
 
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+async def list_all(store: ObjectStore, prefix: str, *, page: int = 1_000) -> AsyncIterator[ObjectInfo]:
+    """All objects whose names start with `prefix`, in order; those made meanwhile may be missed."""
+    after: str | None = None
+    while True:
+        found = await store.list_page(prefix, after, page)
+        for entry in found.objects:
+            yield entry
+        if found.next_after is None:
+            return
+        after = found.next_after
+
+
+def check_name(name: str) -> None:
+    """Refuse what no store could hold, or what a store keeps for itself (a part that starts with a dot)."""
+    if any(not part or part.startswith(".") or "\0" in part for part in name.split("/")):
+        raise ValueError(f"{name!r} is no object name")
+
+
+async def in_pieces(data: bytes | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """What is put, however it came."""
+    if isinstance(data, bytes):
+        yield data
+    else:
+        async for piece in data:
+            yield piece
