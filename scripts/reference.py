@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from ister.broker.broker import Broker
-from ister.broker.server import Server
+from ister.broker.clients.server import Server
+from ister.broker.node.broker import Broker
 from ister.cli.common import HELP_WIDTH
 from ister.cli.main import COMMANDS, EXIT_CODES, cli
 from ister.config import ALIASES, CLUSTER_FIELDS, PREFIX, TOPIC_DEFAULTS, BrokerConfig, specs

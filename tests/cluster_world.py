@@ -19,9 +19,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import ister
-from ister.broker.broker import Broker
-from ister.broker.server import Server
-from ister.broker.topic_log import TopicLog
+from ister.broker.clients.server import Server
+from ister.broker.node.broker import Broker
+from ister.broker.topic.topic_log import TopicLog
 from ister.config import BrokerConfig
 from ister.errors import InvariantBroken, IsterError
 from ister.protocol.peer import node_of

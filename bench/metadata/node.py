@@ -235,7 +235,7 @@ def parse() -> argparse.Namespace:
 
 def run() -> None:
     """On the loop that a broker would have."""
-    from ister.broker.process import _loop_factory
+    from ister.broker.node.process import _loop_factory
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(main(parse()))

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from ister.broker.broker import Broker
-from ister.broker.process import start
-from ister.broker.server import Server
-from ister.broker.topic_log import TopicLog
+from ister.broker.clients.server import Server
+from ister.broker.node.broker import Broker
+from ister.broker.node.process import start
+from ister.broker.topic.topic_log import TopicLog
 from ister.config import BrokerConfig
 from ister.errors import InvariantBroken, IsterError
 from ister.frame import Frame, admit, encode, frames_in

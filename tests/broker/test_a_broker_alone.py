@@ -23,7 +23,7 @@ from broker_helpers import (
     simulated,
 )
 
-from ister.broker.process import start
+from ister.broker.node.process import start
 from ister.errors import IsterError, NotLeader, StorageFailed
 from ister.io.network import TcpNetwork
 from ister.protocol.messages import AlterTopic, Append, Empty, Kind

@@ -12,7 +12,7 @@ from tests.cluster.small import World as Cluster
 from tests.cluster.small import play as play_cluster
 from tests.simulation.small import World, play
 
-from ister.broker import process
+from ister.broker.node import process
 from ister.config import BrokerConfig
 from ister.errors import InvariantBroken, IsterError, NotLeader
 from ister.testing.checkers import Violation

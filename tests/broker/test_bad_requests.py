@@ -23,7 +23,7 @@ from broker_helpers import (
     simulated,
 )
 
-from ister.broker import connection
+from ister.broker.clients import connection
 from ister.errors import BadRequest, MessageTooLarge, Overloaded, RequestTimeout, UnsupportedVersion
 from ister.protocol import messages
 from ister.protocol.codec import PREFIX, decode_header, encode_preamble
@@ -148,7 +148,7 @@ def test_half_a_request_and_then_silence_is_closed_and_logged(
         assert "nothing came for 30 s" in last.error.message
         assert (await (await node.connect()).append("t", frame_of(b"x"))).base_offset == 0
 
-    with caplog.at_level(logging.WARNING, "ister.broker.connection"):
+    with caplog.at_level(logging.WARNING, "ister.broker.clients.connection"):
         simulated(scenario, max_message_bytes=LIMIT, request_timeout_ms=30_000)
     assert any("nothing came for 30 s" in message for message in caplog.messages)
 

@@ -8,7 +8,7 @@ from copy import deepcopy
 import pytest
 from tests.cluster_world import PEER_PORT, World, read_all, run_story
 
-from ister.broker.sealing import make_seal
+from ister.broker.topic.sealing import make_seal
 from ister.errors import (
     DataDirectoryError,
     IsterError,

@@ -18,8 +18,8 @@ from random import Random
 import pytest
 from broker_helpers import Node, frame_of, on_real_disk, real_config, refusal
 
-from ister.broker.data_directory import FORMAT, claim_directory
-from ister.broker.process import start
+from ister.broker.node.data_directory import FORMAT, claim_directory
+from ister.broker.node.process import start
 from ister.errors import AddressInUse, CorruptSegment, DataDirectoryError, IsterError
 from ister.io.clock import SystemClock
 from ister.io.disk import LocalDisk

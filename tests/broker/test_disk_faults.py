@@ -13,7 +13,7 @@ import traceback
 import pytest
 from broker_helpers import SimNode, append_request, frame_of, refusal, simulated
 
-from ister.broker.topic_log import FAULT_RETRY_SECONDS
+from ister.broker.topic.topic_log import FAULT_RETRY_SECONDS
 from ister.errors import IsterError, SegmentFenced, StorageFailed
 from ister.protocol.codec import decode_appended
 from ister.protocol.messages import Append, Fetch, Kind

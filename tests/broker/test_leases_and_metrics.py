@@ -11,7 +11,7 @@ import pytest
 from broker_helpers import Node, SimNode, frame_of, real_config, refusal, request, simulated
 from prometheus_client.parser import text_string_to_metric_families
 
-from ister.broker.process import start
+from ister.broker.node.process import start
 from ister.errors import BadRequest, NotLeader
 from ister.frame import FrameHeader
 from ister.frame import decode_header as decode_frame_header

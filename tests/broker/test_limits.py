@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from broker_helpers import Node, SimNode, append_request, frame_of, on_real_disk, refusal, request, simulated
 
-from ister.broker.answers import LEAST_BYTES_PER_SECOND
-from ister.broker.connection import WRITE_BUFFER_BYTES, Connection
-from ister.broker.requests import MAX_FETCH_BYTES
-from ister.broker.server import SCRATCH_BYTES
+from ister.broker.clients.answers import LEAST_BYTES_PER_SECOND
+from ister.broker.clients.connection import WRITE_BUFFER_BYTES, Connection
+from ister.broker.clients.requests import MAX_FETCH_BYTES
+from ister.broker.clients.server import SCRATCH_BYTES
 from ister.client.connection import MAX_ANSWER_BYTES
 from ister.config import specs
 from ister.errors import Overloaded, RequestTimeout
@@ -438,7 +438,7 @@ def test_a_header_with_fields_of_a_later_version_is_understood_and_not_hoarded(t
     async def scenario(node: Node) -> None:
         client = await node.connect()
         for number in range(20):
-            header = msgspec.msgpack.encode(["t", 0, "later", b"%d" % number * 20_000])
+            header = msgspec.msgpack.encode(["t", 0, -1, "later", b"%d" % number * 20_000])
             frame = frame_of(b"x")
             client.send(
                 PREFIX.pack(8 + len(header) + len(frame), number, Kind.APPEND, len(header)), header, frame

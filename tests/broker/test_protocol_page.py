@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from broker_helpers import append_request, frame_of, request
 
-from ister.broker import connection, receiving, requests
+from ister.broker.clients import connection, receiving, requests
 from ister.errors import IsterError, UnknownTopic, _tree
 from ister.frame import FrameHeader
 from ister.protocol import messages, recovery

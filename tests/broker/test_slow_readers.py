@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from broker_helpers import RawClient, SimNode, frame_of, request, simulated
 
-from ister.broker.answers import LEAST_SHARE_BYTES, AnswerBudget
+from ister.broker.clients.answers import LEAST_SHARE_BYTES, AnswerBudget
 from ister.protocol.messages import Fetch, Kind, ListTopics
 
 MIB = 1 << 20

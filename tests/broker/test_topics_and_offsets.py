@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from broker_helpers import Node, SimNode, append_request, frame_of, on_real_disk, refusal, request, simulated
 
-from ister.broker.topic_log import TopicLog
+from ister.broker.topic.topic_log import TopicLog
 from ister.errors import (
     BadRequest,
     InvalidTopicName,

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from ister.cli.main import main
-from ister.replication.leader import Streams
-from ister.replication.progress import Progress
+from ister.replication.stream.leader import Streams
+from ister.replication.stream.progress import Progress
 from ister.wal.tail import Bytes
 
 LATE_SECONDS: Final = 0.5

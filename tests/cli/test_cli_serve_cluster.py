@@ -42,9 +42,9 @@ class Runs:
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     made = Runs()
-    module = ModuleType("ister.broker.process")
+    module = ModuleType("ister.broker.node.process")
     module.run = made.run  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "ister.broker.process", module)
+    monkeypatch.setitem(sys.modules, "ister.broker.node.process", module)
     return made
 
 

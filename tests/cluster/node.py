@@ -13,8 +13,8 @@ from random import Random
 
 import msgspec
 
-from ister.broker.broker import Broker
-from ister.broker.server import Server
+from ister.broker.clients.server import Server
+from ister.broker.node.broker import Broker
 from ister.config import BrokerConfig
 from ister.errors import InvariantBroken, IsterError
 from ister.testing import Loss, SimClock, SimDisk, SimNetwork, SimProcess, VirtualLoop

@@ -13,10 +13,11 @@ from unittest import mock
 
 import msgspec
 
-from ister.broker import handoff, sealing, topic_handoff
-from ister.broker.broker import Broker
-from ister.broker.requests import Requests
-from ister.broker.topic_log import TopicLog
+from ister.broker.clients.requests import Requests
+from ister.broker.node.broker import Broker
+from ister.broker.topic import handing_off as topic_handoff
+from ister.broker.topic import handoff, sealing
+from ister.broker.topic.topic_log import TopicLog
 from ister.errors import IsterError, NotLeader
 from ister.metadata.commands import Outcome, SealSegment
 from ister.metadata.proposing import Proposals

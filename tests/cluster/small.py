@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 import ister
-from ister.broker.topic_log import TopicLog
+from ister.broker.topic.topic_log import TopicLog
 from ister.config import BrokerConfig
 from ister.protocol.peer import node_of
 from ister.testing import SimNetwork, VirtualLoop, simulate

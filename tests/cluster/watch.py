@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from ister.broker.broker import Broker
-from ister.broker.topic_log import TopicLog
-from ister.broker.topic_reads import segment_path
+from ister.broker.node.broker import Broker
+from ister.broker.topic.reads import segment_path
+from ister.broker.topic.topic_log import TopicLog
 from ister.errors import IsterError
 from ister.frame import HEADER_SIZE, FrameHeader, decode_header
 from ister.metadata import replicated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from ister.broker.sealing import make_seal
+from ister.broker.topic.sealing import make_seal
 from tests.cluster_world import World, read_all, run_story
 
 

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-from ister.broker import handoff as steps
-from ister.broker.topic_log import TopicLog
+from ister.broker.topic import handoff as steps
+from ister.broker.topic.topic_log import TopicLog
 from ister.metadata.commands import AnyCommand, Outcome, SealSegment
 from ister.metadata.state import ClusterState, TopicState
 from ister.protocol.codec import decode_appended

@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-from ister.broker.topic_log import TopicLog
-from ister.broker.topic_replication import ReplicatedTopic
+from ister.broker.topic.replicated import ReplicatedTopic
+from ister.broker.topic.topic_log import TopicLog
 from ister.metadata.commands import SealSegment
 from ister.protocol.peer import node_of
-from ister.replication.progress import Progress
-from ister.replication.recovering import Attempt
+from ister.replication.recovery.recovering import Attempt
+from ister.replication.stream.progress import Progress
 from ister.wal.segment import Segment
 from tests.cluster_world import World, WorldNode
 from tests.holes.cluster_plants import check_line, fill, numbers, until, when_applied

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from ister.broker.sealing import HARD_CAP, MOST_RECORDS_IN_A_FRAME
+from ister.broker.topic.sealing import HARD_CAP, MOST_RECORDS_IN_A_FRAME
 from ister.errors import NodeUnreachable
 from tests.cluster_world import World, run_story
 from tests.losses.stories import (

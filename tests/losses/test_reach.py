@@ -6,7 +6,7 @@ import pytest
 
 from ister.metadata.state import SegmentState
 from ister.protocol.replication import FenceAnswer
-from ister.replication.reach import reach_of
+from ister.replication.recovery.reach import reach_of
 
 A, B, C, D, E = (number << 31 | number for number in range(1, 6))
 

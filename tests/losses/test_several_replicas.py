@@ -11,7 +11,7 @@ import pytest
 import ister
 from ister.errors import BadRequest, RecordsLost, UnknownProducer
 from ister.protocol.peer import node_of
-from ister.replication.copying import Copied
+from ister.replication.copies.copying import Copied
 from tests.cluster_world import World, WorldNode, run_story
 from tests.losses.stories import aside, give_up, numbers, others, up_to_the_loss, values_from, waiting
 

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from ister.broker.leftovers import check_nothing_is_newer, find_dropped, find_leftovers
-from ister.broker.retention import first_offset_to_keep
+from ister.broker.node.leftovers import check_nothing_is_newer, find_dropped, find_leftovers
+from ister.broker.node.retention import first_offset_to_keep
 from ister.errors import IsterError, RecordsLost, UnknownTopic
 from ister.metadata.commands import AlterTopic, TrimTopic
 from ister.metadata.state import ClusterState

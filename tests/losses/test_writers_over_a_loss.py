@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from ister.broker.sealing import HARD_CAP, MOST_RECORDS_IN_A_FRAME
-from ister.broker.text_connection import BrokerTextNode
+from ister.broker.text.connection import BrokerTextNode
+from ister.broker.topic.sealing import HARD_CAP, MOST_RECORDS_IN_A_FRAME
 from ister.errors import IsterError, RecordsLost
 from tests.cluster_world import World, run_story
 from tests.losses.stories import (

@@ -7,11 +7,11 @@ from unittest import mock
 
 import msgspec
 
-from ister.broker import losses
+from ister.broker.losses import losses
 from ister.io.disk import Disk
 from ister.metadata import state
 from ister.metadata.commands import AcceptLoss
-from ister.replication import sealed_copies
+from ister.replication.copies import sealed_copies
 from ister.wal.recovery import SegmentIdentity
 from ister.wal.set_aside import TailAside, find_aside
 from tests.cluster.planted import Plant

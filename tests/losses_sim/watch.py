@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ister.broker.broker import Broker
+from ister.broker.node.broker import Broker
 from ister.metadata.commands import AcceptLoss, AnyCommand, Outcome, Result
 from ister.metadata.state import SegmentState
 from ister.testing.history import History

@@ -13,9 +13,9 @@ from unittest import mock
 
 import msgspec
 
-from ister.broker import sealed
-from ister.broker.replicas import NodeReplication
-from ister.broker.topic_replication import ReplicatedTopic
+from ister.broker.node import sealed
+from ister.broker.node.replicas import NodeReplication
+from ister.broker.topic.replicated import ReplicatedTopic
 from ister.frame import Bytes, Corrupt, Frame, FrameHeader, Incomplete, decode_header
 from ister.io.clock import Clock
 from ister.io.disk import Disk
@@ -23,12 +23,13 @@ from ister.metadata.commands import SealSegment
 from ister.metadata.state import TopicState
 from ister.protocol.peer import PeerKind, node_of
 from ister.protocol.replication import Copy, Fence, ReadLog, Refusal, Replicated
-from ister.replication import copies, copying, follower, sealed_copies
-from ister.replication.copies import Copies
-from ister.replication.failover_events import Begun, Members, ProposeSeal
-from ister.replication.failover_heard import Heard
+from ister.replication.copies import copies, copying, sealed_copies
+from ister.replication.copies.copies import Copies
 from ister.replication.places import Place
-from ister.replication.recovering import Attempt
+from ister.replication.recovery.failover_events import Begun, Members, ProposeSeal
+from ister.replication.recovery.failover_heard import Heard
+from ister.replication.recovery.recovering import Attempt
+from ister.replication.stream import follower
 from ister.wal import reader, recovery
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import FlushJob

@@ -18,10 +18,11 @@ from unittest import mock
 
 from msgspec.structs import replace
 
-from ister.broker.topic_reads import segment_path
+from ister.broker.topic.reads import segment_path
 from ister.config import BrokerConfig
-from ister.replication import copying, leader
-from ister.replication.fences import SUFFIX as FENCE
+from ister.replication.copies import copying
+from ister.replication.recovery.fences import SUFFIX as FENCE
+from ister.replication.stream import leader
 from ister.testing.checkers import Violation
 from ister.wal import segment as wal_segment
 from tests.cluster import load, scenario

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 from unittest import mock
 
-from ister.replication.recovering import Attempt
+from ister.replication.recovery.recovering import Attempt
 from ister.testing import Loss
 from tests.replicas_sim.small import World, play
 

@@ -9,14 +9,14 @@ from unittest import mock
 
 import pytest
 
-from ister.broker.sealing import replicas_for
+from ister.broker.topic.sealing import replicas_for
 from ister.errors import NotLeader, StorageFailed
 from ister.peers import Peers
 from ister.protocol.codec import encode_header
 from ister.protocol.peer import PeerKind
 from ister.protocol.replication import Fence, ReadLog
 from ister.raft import driver
-from ister.replication.recovering import Attempt
+from ister.replication.recovery.recovering import Attempt
 from ister.testing import Loss
 from tests.replicas_sim.small import World, play
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ister.broker.broker import Broker
-from ister.broker.topic_log import TopicLog
+from ister.broker.node.broker import Broker
+from ister.broker.topic.topic_log import TopicLog
 from ister.errors import InvariantBroken
 from ister.frame import FrameHeader
 from ister.metadata.commands import (
@@ -31,11 +31,11 @@ from ister.metadata.commands import (
 )
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.peer import node_of
-from ister.replication import copies as product_copies
-from ister.replication import recovering
-from ister.replication.completing import Completions
-from ister.replication.failover_events import Done, GiveUp, Reason
+from ister.replication.copies import copies as product_copies
+from ister.replication.copies.completing import Completions
 from ister.replication.places import Place
+from ister.replication.recovery import recovering
+from ister.replication.recovery.failover_events import Done, GiveUp, Reason
 from ister.testing.history import History
 from ister.wal.segment import FsyncPolicy, Segment
 from tests.cluster.raft_watch import is_dead

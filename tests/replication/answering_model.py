@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from random import Random
 
-from ister.replication.failover_events import (
+from ister.replication.recovery.failover_events import (
     BeginMissed,
     Begun,
     Copied,
@@ -28,7 +28,7 @@ from ister.replication.failover_events import (
     SegmentSealed,
     Superseded,
 )
-from ister.replication.progress import Progress
+from ister.replication.stream.progress import Progress
 from tests.replication.segment_model import Disk, Faults, Segment, require
 
 RECORD_BYTES = 10

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ister.protocol.peer import member_of
-from ister.replication.failover import Recovery
-from ister.replication.failover_events import (
+from ister.replication.recovery.failover import Recovery
+from ister.replication.recovery.failover_events import (
     Begin,
     Begun,
     Copied,

@@ -10,8 +10,8 @@ import pytest
 
 from ister.frame import encode, frames_in, stamp
 from ister.io.disk import Disk, parent
-from ister.replication import copying
-from ister.replication.copying import Source, Wanted, read_frames
+from ister.replication.copies import copying
+from ister.replication.copies.copying import Source, Wanted, read_frames
 from ister.testing import SimClock, SimDisk, VirtualLoop, simulate
 from ister.wal.recovery import Recovered, SegmentIdentity, create, marked, recover
 

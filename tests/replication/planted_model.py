@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ister.protocol.replication import Replicated
-from ister.replication.failover import Phase, Recovery
-from ister.replication.failover_events import (
+from ister.replication.recovery.failover import Phase, Recovery
+from ister.replication.recovery.failover_events import (
     Begin,
     Effect,
     Event,
@@ -13,8 +13,8 @@ from ister.replication.failover_events import (
     FenceMissed,
     Members,
 )
-from ister.replication.failover_heard import Heard
-from ister.replication.progress import Progress
+from ister.replication.recovery.failover_heard import Heard
+from ister.replication.stream.progress import Progress
 
 
 class _OneFewer(Heard):

@@ -17,8 +17,8 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from ister.replication.failover import Recovery
-from ister.replication.failover_events import (
+from ister.replication.recovery.failover import Recovery
+from ister.replication.recovery.failover_events import (
     Begin,
     BeginMissed,
     Copy,
@@ -39,7 +39,7 @@ from ister.replication.failover_events import (
     Reason,
     SealMissed,
 )
-from ister.replication.progress import Progress
+from ister.replication.stream.progress import Progress
 from tests.replication.answering_model import Answering
 from tests.replication.segment_model import Faults, require
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from random import Random
 
 from ister.protocol.replication import Refusal, Replicated
-from ister.replication.failover_events import FenceFault
-from ister.replication.progress import Progress
+from ister.replication.recovery.failover_events import FenceFault
+from ister.replication.stream.progress import Progress
 
 WINDOW = 5
 

@@ -12,7 +12,7 @@ import ister
 from ister.errors import CorruptSegment, IsterError, NotLeader, UnknownProducer
 from ister.frame import FrameHeader, decode_header, encode
 from ister.protocol.peer import node_of
-from ister.replication.confirming import Confirming
+from ister.replication.stream.confirming import Confirming
 from ister.testing.loop import UnhandledErrors
 from tests.replicas_sim.small import World, play
 from tests.replication.test_trimmed_before_it_is_heard import Sink

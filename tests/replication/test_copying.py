@@ -11,7 +11,7 @@ import pytest
 from ister.errors import CorruptFrame, CorruptSegment, NodeUnreachable, StorageFailed
 from ister.frame import HEADER_SIZE
 from ister.io.disk import read_whole
-from ister.replication.copying import Copied, Source, copy_log, read_frames, replace_copy
+from ister.replication.copies.copying import Copied, Source, copy_log, read_frames, replace_copy
 from ister.testing import Loss, SimDisk, VirtualLoop, simulate
 from ister.wal.producers import ProducerTable
 from tests.open_files import OpenedFiles

@@ -12,7 +12,7 @@ import pytest
 from ister.errors import IsterError
 from ister.io.disk import Disk
 from ister.protocol.peer import node_of
-from ister.replication import copying
+from ister.replication.copies import copying
 from tests.replicas_sim.small import World, play
 
 pytestmark = pytest.mark.slow

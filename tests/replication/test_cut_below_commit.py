@@ -13,7 +13,7 @@ import pytest
 
 from ister.metadata.commands import BeginRecovery
 from ister.raft import driver
-from ister.replication.failover_events import ProposeSeal
+from ister.replication.recovery.failover_events import ProposeSeal
 from ister.wal.followed import FollowedSegment
 from tests.replicas_sim.small import World, play
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from unittest import mock
 
-from ister.broker import sealing
+from ister.broker.topic import sealing
 from tests.replicas_sim.small import World, play
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from unittest import mock
 
-from ister.replication.confirming import Confirming
-from ister.replication.leader import Leading
+from ister.replication.stream.confirming import Confirming
+from ister.replication.stream.leader import Leading
 from tests.replicas_sim.small import World, play
 
 

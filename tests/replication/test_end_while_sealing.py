@@ -9,8 +9,8 @@ from unittest import mock
 import pytest
 from msgspec.structs import replace
 
-from ister.broker.elsewhere import Elsewhere
-from ister.broker.fetching import Fetches
+from ister.broker.clients.fetching import Fetches
+from ister.broker.forward.elsewhere import Elsewhere
 from ister.errors import IsterError
 from ister.metadata.commands import SealSegment
 from ister.protocol.messages import Fetch

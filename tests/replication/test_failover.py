@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ister.errors import InvariantBroken
-from ister.replication.failover import Phase, Recovery
-from ister.replication.failover_events import (
+from ister.replication.recovery.failover import Phase, Recovery
+from ister.replication.recovery.failover_events import (
     Begin,
     BeginMissed,
     Begun,

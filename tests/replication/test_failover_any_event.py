@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ister.replication.failover import Phase, Recovery
-from ister.replication.failover_events import (
+from ister.replication.recovery.failover import Phase, Recovery
+from ister.replication.recovery.failover_events import (
     Begin,
     BeginMissed,
     Begun,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ister.replication.failover_events import (
+from ister.replication.recovery.failover_events import (
     Copy,
     CopyFault,
     CopyMissed,

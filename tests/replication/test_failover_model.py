@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ister.errors import InvariantBroken
-from ister.replication.failover import Recovery
-from ister.replication.progress import Progress
+from ister.replication.recovery.failover import Recovery
+from ister.replication.stream.progress import Progress
 from tests.replication import planted_model as planted
 from tests.replication.recovery_model import World
 from tests.replication.segment_model import Faults, PropertyBroken

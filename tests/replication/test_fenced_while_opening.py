@@ -9,7 +9,7 @@ from unittest import mock
 from ister.metadata.commands import OpenedSegment
 from ister.metadata.replicated import ReplicatedMetadata
 from ister.protocol.peer import node_of
-from ister.replication.recovering import Attempt
+from ister.replication.recovery.recovering import Attempt
 from tests.replicas_sim.small import World, play
 
 

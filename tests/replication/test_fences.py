@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from ister.errors import CorruptSegment, InvariantBroken, SegmentFenced
-from ister.replication.fences import read_fence, write_fence
+from ister.replication.recovery.fences import read_fence, write_fence
 from ister.testing import Loss
 from ister.testing.faults import DeadProcess
 from tests.replication.log_helpers import IDENTITY, new_disk

@@ -7,7 +7,7 @@ import errno
 from unittest import mock
 
 from ister.protocol.replication import Fence, FenceAnswer
-from ister.replication.copies import Copies
+from ister.replication.copies.copies import Copies
 from tests.replicas_sim.small import World, play
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from ister import callers
 from ister.protocol.codec import MAX_MESSAGE_BYTES
-from ister.replication import copying, leader
+from ister.replication.copies import copying
+from ister.replication.stream import leader
 from tests.cluster_world import World, run_story
 
 KIB = 1024

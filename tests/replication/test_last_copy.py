@@ -10,12 +10,12 @@ from unittest import mock
 
 import pytest
 
-from ister.broker import sealing
+from ister.broker.topic import sealing
 from ister.errors import RecordsLost
 from ister.frame import HEADER_SIZE
 from ister.metadata.commands import SetReplicas
 from ister.metadata.state import SegmentState
-from ister.replication import leaving, sealed_copies
+from ister.replication.copies import leaving, sealed_copies
 from tests.cluster_world import PEER_PORT, World, WorldNode, run_story
 from tests.losses.stories import aside
 from tests.replication.repair_helpers import (

@@ -9,7 +9,7 @@ from unittest import mock
 
 from ister.protocol.codec import decode_header
 from ister.protocol.replication import Replicate
-from ister.replication.follower import Follower
+from ister.replication.stream.follower import Follower
 from tests.replicas_sim.small import World, play
 
 

@@ -15,12 +15,12 @@ from ister.errors import StorageFailed
 from ister.metadata.commands import AnyCommand, Outcome, Result, SetReplicas
 from ister.protocol.replication import Copy, CopyAnswer
 from ister.raft import driver
-from ister.replication import leaving, repair, sealed_copies
-from ister.replication.copying import ASIDE
-from ister.replication.leaving import LeavingCopies
+from ister.replication.copies import leaving, repair, sealed_copies
+from ister.replication.copies.copying import ASIDE
+from ister.replication.copies.leaving import LeavingCopies
+from ister.replication.copies.sealed_copies import SealedCopies
+from ister.replication.copies.wholeness import Said
 from ister.replication.places import Place
-from ister.replication.sealed_copies import SealedCopies
-from ister.replication.wholeness import Said
 from tests.cluster_world import World, WorldNode, run_story
 from tests.losses.stories import aside
 from tests.replication.repair_helpers import (

@@ -8,8 +8,8 @@ from unittest import mock
 from ister.errors import SegmentFenced
 from ister.protocol.replication import Fence, FenceAnswer
 from ister.raft import driver
-from ister.replication.follower import Known
 from ister.replication.places import Place
+from ister.replication.stream.follower import Known
 from tests.cluster_world import World, run_story
 from tests.losses.stories import others, waiting
 from tests.losses.test_several_replicas import SETTINGS, left_behind

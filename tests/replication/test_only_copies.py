@@ -10,8 +10,8 @@ import pytest
 
 from ister.frame import HEADER_SIZE
 from ister.metadata.state import SegmentState
-from ister.replication import only_copies
-from ister.replication.only_copies import OnlyCopies
+from ister.replication.copies import only_copies
+from ister.replication.copies.only_copies import OnlyCopies
 from ister.replication.places import Place
 from tests.cluster_world import World, WorldNode, run_story
 from tests.replication.repair_helpers import (

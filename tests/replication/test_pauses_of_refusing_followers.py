@@ -7,7 +7,7 @@ import errno
 from typing import Any
 from unittest import mock
 
-from ister.replication.leader import Leading
+from ister.replication.stream.leader import Leading
 from tests.replicas_sim.small import World, play
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ister.errors import InvariantBroken
 from ister.protocol.replication import Refusal, Replicated
-from ister.replication.progress import Progress
+from ister.replication.stream.progress import Progress
 
 OWN, B, C, D, E = 1, 2, 3, 4, 5
 BASE = 100

@@ -9,8 +9,8 @@ import pytest
 
 from ister.errors import SegmentFenced
 from ister.protocol.replication import Fence, FenceAnswer
-from ister.replication.failover import Recovery
-from ister.replication.failover_events import Begin, Members
+from ister.replication.recovery.failover import Recovery
+from ister.replication.recovery.failover_events import Begin, Members
 from tests.cluster_world import World, run_story
 from tests.replication.test_follower_reads import followers
 from tests.replication.test_three_replicas import numbers

@@ -10,8 +10,8 @@ import pytest
 
 from ister.frame import HEADER_SIZE, FrameHeader, decode_header
 from ister.protocol.peer import node_of
+from ister.replication.copies.sealed_copies import Finished, SealedCopies
 from ister.replication.places import Place
-from ister.replication.sealed_copies import Finished, SealedCopies
 from ister.wal.reader import plan_read
 from tests.cluster_world import World, WorldNode, run_story
 from tests.replication.repair_helpers import (
@@ -80,8 +80,8 @@ def test_rot_in_the_source_is_never_copied_and_the_source_is_mended() -> None:
 def test_a_repair_from_a_corrupt_copy_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug: neither side checks what is copied. Then the new replica has what is rotten, and the
     check of the stories above sees it."""
-    monkeypatch.setattr("ister.replication.copying._GrowingLog._checked", _unchecked)
-    monkeypatch.setattr("ister.broker.sealed.read_frames", _unchecked_frames)
+    monkeypatch.setattr("ister.replication.copies.copying._GrowingLog._checked", _unchecked)
+    monkeypatch.setattr("ister.broker.node.sealed.read_frames", _unchecked_frames)
 
     async def story(world: World) -> None:
         await fill(world, 8)

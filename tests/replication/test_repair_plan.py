@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ister.replication.repair import Change, Standing, change_for
+from ister.replication.copies.repair import Change, Standing, change_for
 
 
 def standing(alive: list[int], *, lost: Collection[int] = (), silent: Collection[int] = ()) -> Standing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ister.errors import CorruptFrame, CorruptSegment, StorageFailed
-from ister.replication.copying import Copied, Source, replace_copy
+from ister.replication.copies.copying import Copied, Source, replace_copy
 from ister.testing import Loss, SimDisk
 from tests.replication.log_helpers import (
     DATA,

@@ -189,5 +189,5 @@ def test_a_scrub_tells_of_the_same_damage_once(caplog: pytest.LogCaptureFixture)
     def told() -> list[logging.LogRecord]:
         return [record for record in caplog.records if "the scrub found" in record.getMessage()]
 
-    with caplog.at_level(logging.DEBUG, "ister.replication.scrub"):
+    with caplog.at_level(logging.DEBUG, "ister.replication.copies.scrub"):
         run_story(story, replicas=1, segment_records=4, scrub_bytes_per_second=1 << 20)

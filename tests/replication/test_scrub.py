@@ -9,8 +9,8 @@ import pytest
 
 from ister.errors import StorageFailed
 from ister.frame import HEADER_SIZE
-from ister.replication import scrub
-from ister.replication.scrub import Finding, scrub_log
+from ister.replication.copies import scrub
+from ister.replication.copies.scrub import Finding, scrub_log
 from ister.testing import SimDisk, VirtualLoop, simulate
 from tests.open_files import OpenedFiles
 from tests.replication.log_helpers import (

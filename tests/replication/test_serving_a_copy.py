@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ister.errors import CorruptSegment
-from ister.replication.copying import read_frames
+from ister.replication.copies.copying import read_frames
 from tests.replication.log_helpers import (
     DATA,
     END,

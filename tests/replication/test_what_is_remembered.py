@@ -7,7 +7,7 @@ from collections.abc import Sized
 from unittest import mock
 
 from ister.metadata.commands import TrimTopic
-from ister.replication.recovering import Attempt
+from ister.replication.recovery.recovering import Attempt
 from tests.replicas_sim.small import World, play
 from tests.replicas_sim.test_found_bugs import never
 

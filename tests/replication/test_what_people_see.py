@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import ister
-from ister.broker import replication_metrics
+from ister.broker.node import replication_metrics
 from ister.protocol.messages import Problem, SegmentDescription
 from ister.replication.places import Place
 from tests.cluster_world import World, WorldNode, run_story

@@ -13,9 +13,9 @@ from random import Random
 
 import msgspec
 
-from ister.broker.broker import Broker
-from ister.broker.server import Server
-from ister.broker.topic_reads import segment_path
+from ister.broker.clients.server import Server
+from ister.broker.node.broker import Broker
+from ister.broker.topic.reads import segment_path
 from ister.config import BrokerConfig
 from ister.errors import InvariantBroken, IsterError
 from ister.frame import HEADER_SIZE, FrameHeader, decode_header

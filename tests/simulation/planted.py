@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from ister.broker import opening, topic_log
-from ister.broker.topic_log import TopicLog
+from ister.broker.topic import log_opening as opening
+from ister.broker.topic import topic_log
+from ister.broker.topic.topic_log import TopicLog
 from ister.errors import IsterError
 from ister.io.disk import Disk
 from ister.testing.mount import OpenFile

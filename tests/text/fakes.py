@@ -11,9 +11,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from ister.broker.get_service import GetService, Taken
-from ister.broker.put_service import PutService
-from ister.broker.text_service import TextService
+from ister.broker.text.get_service import GetService, Taken
+from ister.broker.text.put_service import PutService
+from ister.broker.text.service import TextService
 from ister.errors import ConnectionFailed, IsterError, RequestTimeout, UnknownTopic
 from ister.metadata.commands import AnyCommand, CreateTopic, Outcome, UpsertNode
 from ister.metadata.state import ClusterState

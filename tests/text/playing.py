@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ister.broker.get_service import Taken
+from ister.broker.text.get_service import Taken
 from ister.testing import VirtualLoop, simulate
 from tests.text.fakes import FakeCluster, FakeNode
 

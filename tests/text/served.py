@@ -12,7 +12,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from ister.broker.text_session import TextSession
+from ister.broker.text.session import TextSession
 from tests.text.fakes import FakeCluster, FakeNode
 
 T = TypeVar("T")

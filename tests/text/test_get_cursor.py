@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ister.broker.get_cursor import GetCursor
+from ister.broker.text.get_cursor import GetCursor
 
 HANDED, RETURNED, DONE, GONE = "handed", "returned", "done", "gone"
 

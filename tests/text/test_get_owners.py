@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ister.broker.get_service import Taken
+from ister.broker.text.get_service import Taken
 from ister.errors import IsterError, NotLeader
 from ister.metadata.commands import FlushCursors
 from tests.text.fakes import FakeCluster, member

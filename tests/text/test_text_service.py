@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from ister.broker.text_service import raft_object, topic_object
+from ister.broker.text.service import raft_object, topic_object
 from ister.errors import InvalidTopicName, UnknownTopic
 from ister.metadata.commands import SealSegment, TrimTopic
 from ister.protocol.messages import TopicSettings

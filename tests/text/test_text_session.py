@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ister.broker.get_service import Taken
-from ister.broker.shared_cursor import DeliveryId
-from ister.broker.text_session import FULL_BYTES, RESUME_BYTES, TextSession
+from ister.broker.text.get_service import Taken
+from ister.broker.text.session import FULL_BYTES, RESUME_BYTES, TextSession
+from ister.broker.text.shared_cursor import DeliveryId
 from ister.errors import CorruptSegment, NotLeader, StorageFailed, UnknownTopic
 from ister.protocol.text import DRAIN_BYTES, LENGTH, MAX_FRAME_BYTES, encode_frame
 from ister.testing import VirtualLoop, simulate

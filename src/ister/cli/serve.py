@@ -14,7 +14,7 @@ from ister.cli.terminal import DEFAULT_BOOTSTRAP, Terminal
 from ister.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ister.broker.process import BrokerInfo
+    from ister.broker.node.process import BrokerInfo
     from ister.config import BrokerConfig, ConfigFile
 
 
@@ -85,7 +85,7 @@ def serve(
     """
     config = read_config(terminal, config_path, others, flags)
     start_logs(terminal, config)
-    from ister.broker.process import run
+    from ister.broker.node.process import run
 
     if waits_to_be_added(config):
         announce_waiting(terminal, config)

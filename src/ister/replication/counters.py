@@ -1,6 +1,6 @@
 """What replication counts as it goes: once for a message, a commit or an attempt, never for a record.
 
-`ister.broker.replication_metrics` shows these, and what can be read off the node when somebody asks.
+`ister.broker.node.replication_metrics` shows these, and what can be read off the node when somebody asks.
 """
 
 from __future__ import annotations

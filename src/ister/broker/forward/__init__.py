@@ -1,0 +1,1 @@
+"""What this node does not have, asked of a node that does."""

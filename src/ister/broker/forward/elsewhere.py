@@ -1,0 +1,114 @@
+"""What this node does not have, asked of a node that does.
+
+The request goes with the metadata index at which that node got the segment, and waits there until it is
+applied (H3). Since every node that passes a request on again does so for a later handoff, no two can send it
+to each other for ever.
+
+Of a sealed segment any replica may answer, so the next one is asked where one fails; of an open one the
+leader, or first a follower if the reader allows that. Only reads go this way: one that was lost on the way
+may be asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ister.broker.topic.topic_log import TopicLog
+from ister.client.connection import Answer
+from ister.errors import (
+    ConnectionFailed,
+    CorruptSegment,
+    NodeUnreachable,
+    NotLeader,
+    RequestTimeout,
+    StorageFailed,
+)
+from ister.metadata.state import SegmentState
+from ister.metrics import Counter
+from ister.protocol import messages
+from ister.protocol.codec import encode_header
+from ister.protocol.messages import Kind
+from ister.protocol.peer import node_of
+
+if TYPE_CHECKING:
+    from ister.broker.node.broker import Broker
+
+CONFIRM_SECONDS = 2.0
+"""How long an answer that an old view could make wrong waits for the metadata leader."""
+MOVED_SECONDS = 3.0
+"""How long somebody who asks for what is just being handed off is kept waiting."""
+_MOVED_PAUSE_SECONDS = 0.02
+
+
+class Tries:
+    """Looking again, for a while, after a handoff came in between."""
+
+    def __init__(self) -> None:
+        self._until = asyncio.get_running_loop().time() + MOVED_SECONDS
+
+    async def again(self, error: NotLeader) -> None:
+        """Pause; raises the error if it has been long enough."""
+        if asyncio.get_running_loop().time() >= self._until:
+            raise error
+        await asyncio.sleep(_MOVED_PAUSE_SECONDS)
+
+
+class Elsewhere:
+    """The way to the other nodes, for requests that this one cannot answer alone."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.forwards = Counter(
+            "forwarded_requests_total", "Requests passed on to the node that must answer."
+        )
+
+    async def ask(
+        self, segment: SegmentState, kind: Kind, request: msgspec.Struct, wait_s: float = 0.0
+    ) -> Answer:
+        """Have a node answer that has the segment; an error names it. Of a sealed one any replica may."""
+        self.forwards.add()
+        header = encode_header(request)
+        sources = self._sources(segment, isinstance(request, messages.Fetch) and request.read_from_any)
+        for source in sources:
+            try:
+                return await self._broker.forwarder.request(
+                    source, kind, header, timeout_s=10.0 + wait_s, wait_s=wait_s
+                )
+            except ConnectionFailed as error:  # a read that was lost on the way may simply be asked for again
+                if source == sources[-1]:
+                    raise NodeUnreachable(f"node {node_of(source)} was lost: {error.message}") from error
+            except (NodeUnreachable, NotLeader, RequestTimeout, CorruptSegment, StorageFailed):
+                if source == sources[-1]:
+                    raise
+        raise NodeUnreachable("no node has it")
+
+    def index_of(self, segment: SegmentState) -> int:
+        """What the node that is asked must know: that the segment is there, or that it is sealed."""
+        return self._broker.metadata.state.applied_index if segment.is_sealed else segment.uid
+
+    def _sources(self, segment: SegmentState, from_any: bool) -> list[int]:
+        metadata = self._broker.metadata
+        if not segment.is_sealed:
+            followers = [m for m in segment.replicas if m != segment.leader and metadata.is_alive(m)]
+            if not from_any or not followers or metadata.member in segment.replicas:
+                return [segment.leader]
+            # One for each node that has no replica, so that not all of them ask the same.
+            return [followers[self._broker.config.node_id % len(followers)], segment.leader]
+        others = [m for m in segment.replicas if m != metadata.member]
+        others.sort(key=lambda member: (not metadata.is_alive(member), member != segment.leader))
+        return others or [segment.leader]
+
+    async def is_current(self) -> bool:
+        """True once this node knows all that is committed; raises if the metadata leader cannot be asked.
+
+        An end is only what is known here: a seal may be applied of which this node has not heard.
+        """
+        await self._broker.metadata.read_index(CONFIRM_SECONDS)
+        return True
+
+
+def no_copy(topic: TopicLog, segment: SegmentState) -> NodeUnreachable:
+    return NodeUnreachable(f"this node has no whole copy of {topic.state.key_of(segment)} yet")

@@ -1,0 +1,1 @@
+"""What an operator gives up, and what is gone with a disk (F6)."""

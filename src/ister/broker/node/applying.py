@@ -1,0 +1,114 @@
+"""What a change of the metadata means for this node's topics, in the order of the metadata's log.
+
+The metadata has the change when this is called, and the next one comes after it: nothing here waits, and
+what takes time (files to remove, a segment to open) is spawned. So whoever looks between two changes finds
+the topics and leases that the metadata says (A2). A change that did not apply changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ister.broker.topic.topic_log import TopicLog
+from ister.metadata.commands import (
+    AcceptLoss,
+    AlterTopic,
+    AnyCommand,
+    BeginRecovery,
+    CreateTopic,
+    DeleteTopic,
+    Outcome,
+    RemoveNode,
+    Result,
+    SealSegment,
+    SetReplicas,
+    TrimTopic,
+    UpsertNode,
+)
+from ister.metadata.state import TopicState
+
+if TYPE_CHECKING:
+    from ister.broker.node.broker import Broker
+
+
+class Applying:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def applied(self, command: AnyCommand | None, outcome: Outcome) -> None:
+        broker = self._broker
+        if not outcome.ok or outcome.result is Result.EXISTS:
+            return
+        match command:
+            case CreateTopic():
+                self._make(broker.metadata.state.topics[command.name])
+                broker.sync_leases()
+            case DeleteTopic():
+                self._topic_deleted(command.topic_uid)
+                broker.sync_leases()
+            case SealSegment() | AcceptLoss():
+                broker.sync_leases()
+                topic = self._topic_of(command.topic_uid)
+                broker.replication.sealed(topic.state, topic.state.segments[-2])
+                topic.chain_changed()
+            case BeginRecovery():
+                topic = self._topic_of(command.topic_uid)
+                broker.replication.recovery_began(topic.state)
+                topic.recovery_began()
+            case AlterTopic():
+                self._topic_of(command.topic_uid).settings_changed()
+            case SetReplicas():
+                topic = self._topic_of(command.topic_uid)
+                segment = topic.state.segment(command.segment)
+                assert segment is not None
+                broker.replication.replicas_changed(topic.state, segment, command.expected)
+            case TrimTopic():
+                broker.replication.trimmed(self._topic_of(command.topic_uid).state)
+                broker.spawn(broker.upkeep.drop_trimmed(command.topic_uid))
+            case UpsertNode() | RemoveNode():
+                broker.forwarder.forget(set(broker.metadata.state.active_members))
+
+    def _topic_of(self, uid: int) -> TopicLog:
+        broker = self._broker
+        state = broker.metadata.state.topic_by_uid(uid)
+        assert state is not None
+        return broker.topics[state.name]
+
+    def _make(self, state: TopicState) -> TopicLog:
+        broker = self._broker
+        topic = broker.topics[state.name] = TopicLog(broker.storage, state)
+        if topic.leads and broker.storage.may_lead.is_set():
+            topic.chain_changed()
+        return topic
+
+    def restored(self) -> None:
+        """A snapshot brought another state: what the topics hold of the old one is replaced."""
+        broker = self._broker
+        state = broker.metadata.state
+        for topic in list(broker.topics.values()):
+            found = state.topic_by_uid(topic.state.uid)
+            if found is None:
+                self._topic_deleted(topic.state.uid)
+                continue
+            is_trimmed = found.start_offset > topic.state.start_offset
+            topic.state = found
+            topic.settings_changed()
+            if is_trimmed:
+                broker.spawn(broker.upkeep.drop_trimmed(found.uid))
+        for found in state.topics.values():
+            if found.name not in broker.topics:
+                self._make(found)
+        broker.sync_leases()
+        for topic in broker.topics.values():
+            topic.chain_changed()
+        broker.replication.restored()
+
+    def _topic_deleted(self, uid: int) -> None:
+        broker = self._broker
+        gone = next((topic for topic in broker.topics.values() if topic.state.uid == uid), None)
+        if gone is not None:
+            del broker.topics[gone.state.name]
+            gone.delete()
+            broker.replication.deleted(gone.state)
+            broker.on_topics_changed()
+            broker.spawn(broker.upkeep.remove_files(gone))

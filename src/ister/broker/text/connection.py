@@ -1,0 +1,201 @@
+"""A client connection that turned out to speak the text protocol, and the broker as that protocol sees it.
+
+Records are handed out one at a time, but read a chunk at a time: the newest chunk of each topic that somebody
+GETs is kept, a bounded number of them, so that a thousand GETs of one frame decode it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ister.broker.text.service import raft_object
+from ister.broker.text.session import TextSession
+from ister.errors import IsterError
+from ister.frame import FrameHeader, decode_header, encode, frames_in
+from ister.metadata.replicated import ReplicatedMetadata
+from ister.protocol.messages import Fetch
+
+if TYPE_CHECKING:
+    from ister.broker.clients.server import Server
+    from ister.broker.node.broker import Broker
+
+_RECEIVE_BYTES = 16 * 1024
+_CHUNK_BYTES = 256 * 1024
+_CHUNKS_KEPT = 64
+PEER_SECONDS = 5.0
+
+
+class TextConnection(asyncio.BufferedProtocol):
+    """Takes a transport over from `Connection`, once the first bytes have said what it speaks."""
+
+    def __init__(self, server: Server, transport: asyncio.Transport) -> None:
+        self._server = server
+        self._transport = transport
+        self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        self._left = asyncio.Event()
+        self._left.set()
+        self._last_received = server.broker.clock.monotonic()
+        self._unsent = 0
+        self._watched = (self._last_received, 0)
+        """When its client last took something of what it was sent, and how much was left then."""
+        assert server.text is not None
+        self.session = TextSession(
+            server.text, self._write, self._flushed, transport.close, on_full=self._steer
+        )
+
+    # asyncio's side.
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._server.bytes_in.value += nbytes
+        self.feed(self._buffer[:nbytes])
+
+    def feed(self, data: bytes | memoryview) -> None:
+        self._last_received = self._server.broker.clock.monotonic()
+        self.session.feed(data)
+
+    def eof_received(self) -> bool:
+        self.session.eof()
+        return True  # the replies still go out
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.session.lost()
+        self._left.set()
+        self._count(0)
+        self._server.text_closed(self)
+
+    def pause_writing(self) -> None:
+        self._left.clear()
+
+    def resume_writing(self) -> None:
+        self._left.set()
+        self._count(0)
+
+    # The session's side.
+
+    def _write(self, data: bytes) -> None:
+        self._server.bytes_out.value += len(data)
+        self._transport.write(data)
+        if not self._left.is_set():
+            self._count(self._transport.get_write_buffer_size())
+
+    def _count(self, unsent: int) -> None:
+        change, self._unsent = unsent - self._unsent, unsent
+        self._server.answers.change(change)
+
+    async def _flushed(self) -> None:
+        await self._left.wait()
+        if self._transport.is_closing():
+            raise ConnectionResetError("the client is gone")
+
+    def _steer(self, is_full: bool) -> None:
+        if self._transport.is_closing():
+            return
+        if is_full:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    # The server's side.
+
+    def expire(self, now: float, timeout: float) -> None:
+        """Close if a frame was begun and does not come, or replies are not taken; commands may take long."""
+        unsent = self._transport.get_write_buffer_size()
+        if unsent == 0 or unsent < self._watched[1]:
+            self._watched = now, unsent
+        late = self.session.is_idle and not self.session.is_between_frames
+        if now - self._watched[0] > timeout or (late and now - self._last_received > timeout):
+            self._transport.abort()
+
+    def close(self) -> None:
+        self.session.lost()
+        self._transport.close()
+
+
+class _Chunk(NamedTuple):
+    topic_uid: int
+    first_offset: int
+    values: list[bytes]
+
+
+class BrokerTextNode:
+    """The broker as a `TextNode`."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._broker: Broker = server.broker
+        self._chunks: OrderedDict[str, _Chunk] = OrderedDict()
+
+    @property
+    def member(self) -> int:
+        return self._broker.metadata.member
+
+    @property
+    def metadata(self) -> ReplicatedMetadata:
+        return self._broker.metadata
+
+    def is_alive(self, member: int) -> bool:
+        return self._broker.metadata.is_alive(member)
+
+    async def ensure_topic(self, topic: str) -> None:
+        await self._broker.create_topic(topic, {}, if_absent=True)
+
+    async def read_one(self, topic: str, offset: int) -> tuple[int, bytes] | None:
+        found = await self._broker.find(topic)
+        uid = found.state.uid
+        chunk = self._chunks.get(topic)
+        if chunk is None or chunk.topic_uid != uid or not _holds(chunk, offset) or found.is_given_up(offset):
+            data = await self._server.requests.read(Fetch(topic, offset, _CHUNK_BYTES))
+            frames = frames_in(data, limit=max(_CHUNK_BYTES, len(data)))
+            if not frames:
+                return None
+            values = [record.value or b"" for frame in frames for record in frame.records()]
+            chunk = _Chunk(uid, frames[0].header.base_offset, values)
+            self._keep(topic, chunk)
+        return offset, chunk.values[offset - chunk.first_offset]
+
+    def _keep(self, topic: str, chunk: _Chunk) -> None:
+        self._chunks[topic] = chunk
+        self._chunks.move_to_end(topic)
+        while len(self._chunks) > _CHUNKS_KEPT:
+            self._chunks.popitem(last=False)
+
+    async def append_one(self, topic: str, value: bytes) -> int:
+        frame = bytearray(encode([value]))
+        header = decode_header(frame)
+        assert isinstance(header, FrameHeader)
+        sink = _OneAppend(asyncio.get_running_loop().create_future())
+        self._broker.append(topic, frame, header, sink, 0, self._broker.clock.monotonic())
+        offset = await sink.offset
+        self._server.records_in.add()
+        return offset
+
+    def raft_metrics(self) -> dict[str, Any]:
+        return raft_object(self._broker.metadata.status())
+
+    async def peer_request(self, member: int, kind: int, header: bytes, payload: bytes) -> bytes:
+        peers = self._broker.metadata.peers
+        return (await peers.request(member, kind, header, payload, timeout=PEER_SECONDS)).header
+
+
+def _holds(chunk: _Chunk, offset: int) -> bool:
+    return chunk.first_offset <= offset < chunk.first_offset + len(chunk.values)
+
+
+class _OneAppend:
+    """Waits for one append."""
+
+    def __init__(self, offset: asyncio.Future[int]) -> None:
+        self.offset = offset
+
+    def appended(self, token: int, base_offset: int, append_time_us: int, leader: int = 0) -> None:
+        if not self.offset.done():
+            self.offset.set_result(base_offset)
+
+    def refused(self, token: int, error: IsterError) -> None:
+        if not self.offset.done():
+            self.offset.set_exception(error)

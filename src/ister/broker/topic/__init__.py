@@ -1,0 +1,1 @@
+"""One topic on one node: its log written, handed off and read."""

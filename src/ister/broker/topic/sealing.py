@@ -1,0 +1,237 @@
+"""When a segment is full, and the seal that ends it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ister.broker.node.storage import Storage
+from ister.metadata.commands import AcceptLoss, SealSegment
+from ister.metadata.placement import choose_replicas, next_leader
+from ister.metadata.state import TopicState
+from ister.protocol.codec import MAX_MESSAGE_BYTES
+from ister.quorum import acknowledging
+from ister.replication.recovery.failover_events import ProposeSeal
+from ister.wal.producers import ProducerRow, ProducerTable
+from ister.wal.segment import Segment
+
+PRODUCER_MEMORY_US = 7 * 24 * 3600 * 1_000_000
+"""Producers silent for a week are forgotten at the next seal."""
+PRODUCERS_PER_SEGMENT = 20_000
+"""More producers than this in one segment roll it over, so that the table stays bounded."""
+HARD_CAP = 4
+"""How many times its limit a segment may grow to while no metadata leader answers (A8)."""
+MOST_RECORDS_IN_A_FRAME = MAX_MESSAGE_BYTES // 4
+"""Each takes four bytes of the largest frame that a broker may be set to take, if only for where it ends."""
+
+
+class Limits(NamedTuple):
+    """Past any of these the open segment is full. A frame is never split, so it may pass them by one."""
+
+    offset: int
+    position: int
+    producers: int
+    are_hard: bool
+
+
+def limits_of(topic: TopicState, *, are_hard: bool = False) -> Limits:
+    times, settings = HARD_CAP if are_hard else 1, topic.settings
+    return Limits(
+        offset=topic.open_segment.base_offset + settings.segment_records * times,
+        position=settings.segment_bytes * times,
+        producers=PRODUCERS_PER_SEGMENT * times,
+        are_hard=are_hard,
+    )
+
+
+def is_past(segment: Segment, limits: Limits) -> bool:
+    return (
+        segment.end_offset >= limits.offset
+        or segment.position >= limits.position
+        or len(segment.producers) >= limits.producers
+    )
+
+
+def make_seal(storage: Storage, topic: TopicState, segment: Segment, end: int) -> SealSegment:
+    """The seal of the open segment at its true end, with the next leader chosen as of now (H1)."""
+    next_member = _next_leader(storage, must_leave=segment.failure is not None)
+    replicas = next_replicas(storage, topic, next_member)
+    producers = segment.producers
+    if segment.failure is not None:
+        producers = producers.without_records_past(end)
+    return SealSegment(
+        topic_uid=topic.uid,
+        segment=topic.open_segment.segment,
+        end_offset=end,
+        end_position=segment.committed_position,
+        next_leader=next_member,
+        next_replicas=replicas,
+        producers=producers.expired(segment.committed_append_time_us - PRODUCER_MEMORY_US).rows(),
+        # Of a record that is in the log: by it a time is found in the right segment.
+        last_append_time_us=segment.committed_append_time_us,
+        sealed_by=storage.member,
+        starts=storage.metadata.starts,
+        sealed_at_us=storage.clock.now_us(),
+        whole=acknowledging(len(topic.open_segment.replicas)),
+    )
+
+
+def make_recovery_seal(
+    storage: Storage,
+    topic: TopicState,
+    found: ProposeSeal,
+    producers: list[ProducerRow],
+    last_append_time_us: int,
+) -> SealSegment:
+    """The seal of an open segment whose leader was lost, where a recovery found its end (F2)."""
+    next_member = _leader_after_a_loss(storage, topic)
+    table = ProducerTable(producers).expired(last_append_time_us - PRODUCER_MEMORY_US)
+    return SealSegment(
+        topic_uid=topic.uid,
+        segment=topic.open_segment.segment,
+        end_offset=found.end_offset,
+        end_position=found.end_position,
+        next_leader=next_member,
+        next_replicas=next_replicas(storage, topic, next_member),
+        producers=table.rows(),
+        last_append_time_us=last_append_time_us,
+        sealed_by=storage.member,
+        starts=storage.metadata.starts,
+        sealed_at_us=storage.clock.now_us(),
+        recovery=found.recovery,
+        replicas=list(found.replicas),
+        whole=len(found.holders),
+    )
+
+
+def records_limit(topic: TopicState) -> int:
+    """By the settings that the open segment's leader may have had, the limit that let it go furthest."""
+    return max(topic.open_segment.records_limit, topic.settings.segment_records)
+
+
+def most_it_can_reach(topic: TopicState) -> int:
+    """No offset from here on was given out in the open segment, whatever its leader did and heard of (A8):
+    it takes nothing more once it is past its hard cap, and one frame takes it there."""
+    return topic.open_segment.base_offset + HARD_CAP * records_limit(topic) + MOST_RECORDS_IN_A_FRAME
+
+
+class Reached(NamedTuple):
+    """What can be had of a segment whose rest is given up: its log up to an offset, and what it says
+    there."""
+
+    end_offset: int
+    end_position: int
+    producers: ProducerTable
+    last_append_time_us: int
+
+
+def make_loss(
+    storage: Storage,
+    topic: TopicState,
+    reached: Reached,
+    known_end: int,
+    leader_starts: int,
+    recovery: int,
+) -> AcceptLoss:
+    """The end of an open segment whose rest nobody can reach (F6). An operator states that its node is
+    stopped."""
+    next_member = _leader_after_a_loss(storage, topic)
+    producers = reached.producers.expired(reached.last_append_time_us - PRODUCER_MEMORY_US)
+    return AcceptLoss(
+        topic_uid=topic.uid,
+        segment=topic.open_segment.segment,
+        end_offset=max(most_it_can_reach(topic), known_end),
+        next_leader=next_member,
+        next_replicas=next_replicas(storage, topic, next_member),
+        lost_from=reached.end_offset,
+        at_us=storage.clock.now_us(),
+        by=storage.member,
+        node_stopped=True,
+        leader_starts=leader_starts,
+        end_position=reached.end_position,
+        last_append_time_us=reached.last_append_time_us,
+        producers=producers.rows(),
+        records_limit=records_limit(topic),
+        recovery=recovery,
+        whole=1,
+    )
+
+
+def _leader_after_a_loss(storage: Storage, topic: TopicState) -> int:
+    """Away from the leader that was lost, whatever this node thinks of it: it may come and go."""
+    lost = topic.open_segment.leader
+    return next_leader(lost, [m for m in can_lead(storage) if m != lost] or [storage.member])
+
+
+def next_replicas(storage: Storage, topic: TopicState, leader: int) -> list[int]:
+    """Where the next segment lives: as many nodes as its topic wants, of those that can serve."""
+    return replicas_for(storage, topic.name, topic.settings.replicas, leader)
+
+
+def replicas_for(storage: Storage, name: str, count: int, leader: int) -> list[int]:
+    """Of the nodes that answer, and rather of those whose disks take what they are sent; but at least most of
+    those that there should be. Who seems silent for a moment would else leave a segment on one disk, and that
+    disk's loss would cost acknowledged records."""
+    metadata, able = storage.metadata, sorted({leader, *can_lead(storage)})
+    willing = [member for member in able if member not in storage.replication.streams.refusing]
+    chosen = choose_replicas(leader, willing if len(willing) >= count else able, count, name)
+    others = [member for member in metadata.state.active_members if member not in chosen]
+    least = acknowledging(min(count, len(chosen) + len(others)))
+    others.sort(key=metadata.is_alive, reverse=True)
+    return chosen + others[: max(0, least - len(chosen))]
+
+
+def make_empty_seal(storage: Storage, topic: TopicState) -> SealSegment:
+    """The seal of an open segment whose log was never made: it ends where it begins."""
+    opened, next_member = topic.open_segment, _next_leader(storage, must_leave=True)
+    return SealSegment(
+        topic_uid=topic.uid,
+        segment=opened.segment,
+        end_offset=opened.base_offset,
+        end_position=0,
+        next_leader=next_member,
+        next_replicas=next_replicas(storage, topic, next_member),
+        producers=opened.carried_producers,
+        last_append_time_us=opened.carried_append_time_us,
+        sealed_by=storage.member,
+        starts=storage.metadata.starts,
+        sealed_at_us=storage.clock.now_us(),
+        unopened=True,
+    )
+
+
+def has_other_nodes(storage: Storage) -> bool:
+    """Whether another node could lead what this one cannot."""
+    return _next_leader(storage, must_leave=True) != storage.member
+
+
+def has_better_clocks(storage: Storage) -> bool:
+    """Whether there is a node to which those lead away whose clocks are wrong (A6)."""
+    return any(member != storage.member for member in _with_good_clocks(storage, _alive(storage)))
+
+
+def _next_leader(storage: Storage, *, must_leave: bool = False) -> int:
+    """Round-robin over the nodes that can lead; this one if it is the only one.
+
+    What `must_leave`, for a disk is broken, goes to a node with a wrong clock rather than stay."""
+    alive = [member for member in _alive(storage) if not must_leave or member != storage.member]
+    alive = [member for member in alive if member not in storage.replication.streams.refusing] or alive
+    return next_leader(storage.member, _with_good_clocks(storage, alive) or alive or [storage.member])
+
+
+def can_lead(storage: Storage) -> list[int]:
+    """The nodes that are active and answer, and have clocks that agree with most others' (A6)."""
+    alive = _alive(storage)
+    return _with_good_clocks(storage, alive) or alive
+
+
+def _alive(storage: Storage) -> list[int]:
+    metadata = storage.metadata
+    alive = [member for member in metadata.state.active_members if metadata.is_alive(member)]
+    if storage.leaving.is_set():
+        return [member for member in alive if member != storage.member] or alive
+    return alive
+
+
+def _with_good_clocks(storage: Storage, members: list[int]) -> list[int]:
+    error, limit = storage.metadata.clock_error_us, storage.max_clock_skew_us
+    return [member for member in members if abs(error(member)) <= limit]

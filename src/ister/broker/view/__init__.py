@@ -1,0 +1,1 @@
+"""What people are shown of topics and of the cluster, and told to do."""

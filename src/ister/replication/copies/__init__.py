@@ -1,0 +1,1 @@
+"""Copies of sealed segments: completed, repaired, scrubbed, and let go."""

@@ -1,0 +1,1 @@
+"""A segment whose leader is lost: fenced, brought level and sealed by a survivor (F1 to F3)."""

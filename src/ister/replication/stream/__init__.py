@@ -1,0 +1,1 @@
+"""An open segment and its replicas: the leader's side and the followers'."""
