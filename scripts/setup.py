@@ -42,7 +42,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 STATE = ROOT / ".setup"
 WAIT_SECONDS = 0.2
 
-EXTRAS = {"core": ("arrow", "compression", "fast"), "full": ("dev", "spark")}
+EXTRAS = {"core": ("arrow", "compression", "fast"), "full": ("dev", "spark", "connect")}
 CONTENTS = {
     "core": "Ister, Arrow, compression: about 70 MB to download, 250 MB on disk",
     "full": "Spark, a Java runtime, the tools of development: about 560 MB to download, 850 MB on disk",

@@ -77,6 +77,9 @@ COMMANDS: Final = {
     ),
     "cluster": LazyCommand("ister.cli.cluster:cluster", "Status, health and figures of the cluster."),
     "node": LazyCommand("ister.cli.node:node", "List, add, remove and promote the nodes of a cluster."),
+    "spark-shell": LazyCommand(
+        "ister.cli.spark_shell:spark_shell", "A PySpark prompt where every topic is a view."
+    ),
     "bench": LazyCommand("ister.cli.bench:bench", "Measure a broker beside the raw disk."),
 }
 

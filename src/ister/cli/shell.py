@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from ister.cli.text_client import TextClient
 
 PROMPT: Final = "ister> "
-HISTORY_LINES: Final = 1_000
 FAILED: Final = 1
 
 
@@ -92,11 +90,15 @@ class Conversation:
                 return
 
     def interact(self) -> None:
-        from ister.cli.shell_history import history
+        from ister.cli.shell_history import history, history_path
+        from ister.cli.shell_lines import complete
 
         terminal = self._terminal
         terminal.tell(f"connected to {self._client.peer}; `help` lists the commands, Ctrl-D leaves")
-        with history(_history_path(terminal), HISTORY_LINES, self.topics):
+        with history(
+            history_path(terminal.environ, "shell_history"),
+            lambda before, typed: complete(before, typed, self.topics),
+        ):
             while True:
                 try:
                     typed = input(PROMPT)
@@ -148,11 +150,3 @@ class Conversation:
             terminal.say(terminal.paint("red", shown) if reply.is_error else shown)
         else:
             terminal.write(reply.data + b"\n")
-
-
-def _history_path(terminal: Terminal) -> Path | None:
-    state = terminal.environ.get("XDG_STATE_HOME")
-    home = terminal.environ.get("HOME")
-    if state:
-        return Path(state) / "ister" / "shell_history"
-    return Path(home) / ".local" / "state" / "ister" / "shell_history" if home else None

@@ -1,20 +1,24 @@
-"""Line editing for the shell: history that outlives it, and completion. Both are comforts, never conditions.
+"""Line editing for the shells: history that outlives them, and completion. Comforts, never conditions.
 
-Without the readline module, a home, or the right to write there, the shell works all the same.
+Without the readline module, a home, or the right to write there, a shell works all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
-from ister.cli.shell_lines import complete
+HISTORY_LINES: Final = 1_000
+
+Complete = Callable[[str, str], Iterable[str]]
+"""What a word may become: the line before it, and what is typed of it."""
 
 
 @contextmanager
-def history(path: Path | None, length: int, topics: Iterable[str]) -> Iterator[None]:
-    """Within it, `input` edits lines. `topics` may grow meanwhile."""
+def history(path: Path | None, complete: Complete, delimiters: str = " ") -> Iterator[None]:
+    """Within it, `input` edits lines, and asks `complete` about what stands between `delimiters`."""
     try:
         import readline
     except ImportError:
@@ -22,14 +26,14 @@ def history(path: Path | None, length: int, topics: Iterable[str]) -> Iterator[N
         return
 
     def completer(typed: str, number: int) -> str | None:
-        found = complete(readline.get_line_buffer()[: readline.get_begidx()], typed, topics)
+        found = list(complete(readline.get_line_buffer()[: readline.get_begidx()], typed))
         return found[number] if number < len(found) else None
 
     readline.set_completer(completer)
-    readline.set_completer_delims(" ")
+    readline.set_completer_delims(delimiters)
     is_libedit = "libedit" in (readline.__doc__ or "")
     readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
-    readline.set_history_length(length)
+    readline.set_history_length(HISTORY_LINES)
     if path is not None:
         try:
             readline.read_history_file(path)
@@ -53,3 +57,11 @@ def _keep(path: Path) -> None:
         readline.write_history_file(path)
     except OSError:
         return
+
+
+def history_path(environ: Mapping[str, str], name: str) -> Path | None:
+    """Where a shell of this name keeps its history; None for one that has no home."""
+    state, home = environ.get("XDG_STATE_HOME"), environ.get("HOME")
+    if state:
+        return Path(state) / "ister" / name
+    return Path(home) / ".local" / "state" / "ister" / name if home else None

@@ -11,5 +11,7 @@ installed. `register` is for those that can't look for it.
 
 from ister.spark.sessions.java import Java, find_java
 from ister.spark.sessions.local import local_session, register
+from ister.spark.sessions.opening import session
+from ister.spark.sessions.segments import segments
 
-__all__ = ["Java", "find_java", "local_session", "register"]
+__all__ = ["Java", "find_java", "local_session", "register", "segments", "session"]

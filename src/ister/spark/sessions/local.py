@@ -22,7 +22,6 @@ _DEFAULTS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "4",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
 }
 
 
@@ -37,16 +36,27 @@ def local_session(app_name: str = "ister", **conf: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(conf.pop("spark.master", "local[*]")).appName(app_name)
-    quiet = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
-    for name, value in {"spark.driver.extraJavaOptions": quiet, **_DEFAULTS, **conf}.items():
+    for name, value in {**quiet_conf(), **_DEFAULTS, **conf}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
-def prepare_environment() -> None:
-    """What the JVM and the Python workers inherit. Spark is told by the environment, not by arguments."""
+def quiet_conf() -> dict[str, str]:
+    """For every driver that runs here: it says what a person should know, and draws nothing."""
+    said = Path(__file__).with_name("log4j2.properties").as_uri()
+    return {
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={said}",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def prepare_environment(*, loopback: bool = True) -> None:
+    """What the JVM and the Python workers inherit. Spark is told by the environment, not by arguments.
+
+    `loopback`: nobody on another machine has to reach this driver."""
     os.environ["JAVA_HOME"] = str(find_java(os.environ).home)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if loopback:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Otherwise the workers run whichever python3 is first on the PATH, which has no ister.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
