@@ -134,13 +134,13 @@ def halves() -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("name", [*halves(), "nothing at all"])
+@pytest.mark.parametrize("name", halves())
 def test_half_a_request_and_then_silence_is_closed_and_logged(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(node: SimNode) -> None:
         client = await node.connect_raw()
-        client.send(halves().get(name, b""))
+        client.send(halves()[name])
         async with asyncio.timeout(40):
             await client.closed.wait()
         assert node.server.in_flight_bytes == 0

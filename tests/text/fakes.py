@@ -7,7 +7,7 @@ Records are in one place that every node can read; what is tested here is who ha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -16,10 +16,12 @@ from ister.broker.text.put_service import PutService
 from ister.broker.text.service import TextService
 from ister.errors import ConnectionFailed, IsterError, RequestTimeout, UnknownTopic
 from ister.metadata.commands import AnyCommand, CreateTopic, Outcome, UpsertNode
+from ister.metadata.nodes import NodeState
 from ister.metadata.state import ClusterState
 from ister.metadata.store import Watcher
 from ister.protocol.messages import TopicSettings
 from ister.protocol.peer import member_of
+from ister.raft import Membership, RaftStatus, Role
 from ister.testing import SimProcess
 
 PROPOSE_SECONDS = 2.0
@@ -141,11 +143,19 @@ class FakeNode:
         records[offset] = value
         return offset
 
-    def raft_metrics(self) -> dict[str, Any]:
-        return {"state": "Leader", "current_leader": self.number, "last_applied": len(self.cluster.log)}
+    def raft_status(self) -> RaftStatus:
+        applied, membership = len(self.cluster.log), Membership((self.member,), ())
+        return RaftStatus(
+            self.member, Role.LEADER, 1, self.member, applied, applied, applied, 1, 0, membership, 0, ()
+        )
 
-    async def peer_request(self, other: int, kind: int, header: bytes, payload: bytes) -> bytes:
-        return await self.cluster.deliver(self.number, other, kind, header, payload)
+    def raft_nodes(self) -> Mapping[int, NodeState]:
+        return self.metadata.state.nodes
+
+    async def peer_request(
+        self, member: int, kind: int, header: bytes, payload: bytes, timeout: float = PEER_SECONDS
+    ) -> bytes:
+        return await self.cluster.deliver(self.number, member, kind, header, payload)
 
     # What a client of this node does.
 
@@ -244,7 +254,7 @@ class FakeCluster:
                 target = next((node for node in self.nodes.values() if node.member == other), None)
                 if target is None or self.is_cut(sender, target.number):
                     raise ConnectionFailed(f"member {other} can't be reached")
-                serving = self.processes[target.number].start(target.gets.serve_peer(kind, header, payload))
+                serving = self.processes[target.number].start(target.text.serve_peer(kind, header, payload))
                 serving.add_done_callback(_look_at)
                 answer = await asyncio.shield(serving)  # whoever asks may leave; the other end goes on
                 await self.pause()

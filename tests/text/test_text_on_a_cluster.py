@@ -6,7 +6,7 @@ import asyncio
 import json
 import struct
 
-from tests.cluster_world import CLIENT_PORT, World, run_story
+from tests.cluster_world import CLIENT_PORT, World, read_all, run_story
 
 
 class TextClient(asyncio.BufferedProtocol):
@@ -35,7 +35,10 @@ class TextClient(asyncio.BufferedProtocol):
 
     async def ask(self, line: bytes) -> bytes:
         self.transport.write(struct.pack("<I", len(line)) + line)
-        async with asyncio.timeout(60):
+        return await self.reply(60)
+
+    async def reply(self, seconds: float) -> bytes:
+        async with asyncio.timeout(seconds):
             return await self._replies.get()
 
 
@@ -104,5 +107,24 @@ def test_a_reply_that_never_left_is_handed_out_again() -> None:
         await asyncio.sleep(1)
         got = [await client.ask(b"GET logs") for _ in range(5)]
         assert got == [b"OK %d" % number for number in range(5)]
+
+    run_story(story)
+
+
+def test_a_first_get_without_a_majority_says_that_handing_out_takes_one() -> None:
+    async def story(world: World) -> None:
+        first = await talk(world, 1)
+        for name in "abcdefgh":
+            assert await first.ask(b"PUT %s x" % name.encode()) == b"OK"
+        name = next(name for name in "abcdefgh" if world.leader_of(name).node_id == 2)
+        client = await talk(world, 2)
+        for node_id in (1, 3):
+            world.nodes[node_id].kill(power=True)
+        assert await client.ask(b"PUT %s y" % name.encode()) == b"OK", "its only replica is here"
+        reply = (await client.ask(b"GET %s" % name.encode())).decode()
+        assert reply.startswith(f"ERR timeout: no record of default/{name} was handed out: its GET cursor")
+        assert f"`ister get default/{name}` reads by offset" in reply
+        async with world.connect(2) as log:
+            assert await read_all(log, name) == [b"x", b"y"]
 
     run_story(story)

@@ -1,4 +1,4 @@
-"""What STATE and METRICS show, and what PUT does with a topic that is not there."""
+"""What STATE shows, and what PUT does with a topic that is not there."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ import json
 
 import pytest
 
-from ister.broker.text.service import raft_object, topic_object
+from ister.broker.text.service import topic_object
 from ister.errors import InvalidTopicName, UnknownTopic
 from ister.metadata.commands import SealSegment, TrimTopic
 from ister.protocol.messages import TopicSettings
-from ister.raft.core import RaftStatus
-from ister.raft.messages import Membership
-from ister.raft.ready import Role
 from ister.testing import VirtualLoop, simulate
 from tests.text.fakes import FakeCluster, member
 
@@ -64,31 +61,3 @@ def test_a_first_put_makes_the_topic_and_get_and_state_do_not() -> None:
         assert node.metadata.state.topics["ns/logs"].settings == TopicSettings()
 
     simulate(main, 1, limit_seconds=60)
-
-
-@pytest.mark.parametrize(
-    ("role", "leader", "state", "shown"),
-    [
-        (Role.LEADER, member(1), "Leader", 1),
-        (Role.FOLLOWER, member(2), "Follower", 2),
-        (Role.PRE_CANDIDATE, 0, "Candidate", None),
-    ],
-)
-def test_metrics_show_raft_by_node(role: Role, leader: int, state: str, shown: int | None) -> None:
-    membership = Membership((member(1), member(2)), (member(3),))
-    status = RaftStatus(member(1), role, 5, leader, 40, 39, 42, 10, 9, membership, 0, ())
-    assert raft_object(status) == {
-        "state": state,
-        "current_term": 5,
-        "current_leader": shown,
-        "membership": {"voters": [1, 2], "learners": [3]},
-        "last_log_index": 42,
-        "last_applied": 39,
-        "snapshot": {"index": 9},
-    }
-
-
-def test_a_learner_says_that_it_is_one() -> None:
-    membership = Membership((member(1),), (member(2),))
-    status = RaftStatus(member(2), Role.FOLLOWER, 1, member(1), 0, 0, 0, 0, 0, membership, 0, ())
-    assert (raft_object(status)["state"], raft_object(status)["snapshot"]) == ("Learner", None)

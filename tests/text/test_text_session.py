@@ -59,7 +59,7 @@ class Backend:
             raise self.errors[f"STATE {topic}"]
         return b'{"current_segment":1}'
 
-    def metrics(self) -> bytes:
+    async def metrics(self) -> bytes:
         return b"{}"
 
 

@@ -54,6 +54,8 @@ class PeerKind(IntEnum):
     """Header: `AskStanding` (`ister.protocol.standing`): how the copies that this node keeps are."""
     REACH = 18
     """Header: `AskReach` (`ister.protocol.replication`)."""
+    RAFT_MATCHES = 19
+    """To the metadata leader, with an empty header; answered with `RaftMatches`."""
 
 
 class NodeAddress(Message, frozen=True):
@@ -146,6 +148,11 @@ class GetSettled(Message, frozen=True):
     """Topic uid, epoch, offset, attempt."""
     abandoned: list[tuple[int, int, int]]
     """With `GET_RETURNED`: topic uid, member and request of those whose answer never came."""
+
+
+class RaftMatches(Message, frozen=True):
+    matches: list[tuple[int, int]]
+    """Member, and up to which index it durably holds the leader's log; the leader among them."""
 
 
 def member_of(node_id: int, disk_id: str) -> int:

@@ -83,13 +83,15 @@ Request = Register | Put | Get | State | Metrics | Refused
 def is_text(first: bytes) -> bool:
     """Whether a connection that opens with these four bytes speaks this protocol.
 
-    Our own clients open with a magic; here the first bytes are a length. As one, our magic and the first
-    letters of other protocols (HTTP, say) are far beyond any frame that is answered.
+    Our own clients open with a magic; here the first bytes are a length. Our magic and the first letters of
+    other protocols (HTTP, say) are letters, which as a length are far beyond any frame that is answered. Any
+    other length is taken for one, so that a client whose first frame is too long hears that in its own words.
     """
     if first == PREAMBLE_MAGIC or len(first) != LENGTH_SIZE:
         return False
-    length = LENGTH.unpack(first)[0]
-    return length <= MAX_FRAME_BYTES or (length <= DRAIN_BYTES and not _TLS.match(first))
+    if LENGTH.unpack(first)[0] <= MAX_FRAME_BYTES:
+        return True
+    return not _TLS.match(first) and not all(32 <= byte < 127 for byte in first)
 
 
 class TextDecoder:

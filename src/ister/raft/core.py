@@ -61,6 +61,7 @@ class RaftStatus:
     transferee: int
     peers: tuple[PeerStatus, ...]
     """On a leader."""
+    snapshot_term: int = 0
 
 
 class RaftCore(Elections):
@@ -236,4 +237,5 @@ class RaftCore(Elections):
                 for node, peer in sorted(self.progress.items())
                 if node != self.id
             ),
+            snapshot_term=self.snapshot.metadata.term if self.snapshot else 0,
         )

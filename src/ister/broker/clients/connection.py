@@ -21,7 +21,8 @@ from ister.broker.clients.receiving import Receiver
 from ister.errors import BadRequest, IsterError, Overloaded
 from ister.frame import admit
 from ister.protocol.codec import PREFIX_SIZE, encode_appended, encode_failure, encode_message
-from ister.protocol.messages import Kind
+from ister.protocol.messages import PREAMBLE_MAGIC, Kind
+from ister.protocol.text import LENGTH_SIZE
 
 if TYPE_CHECKING:
     from ister.broker.clients.server import Server
@@ -306,7 +307,10 @@ class Connection(Receiver):
                 self._transport.abort()  # it was told to go and does not even take its last answers
             return
         late = self._lateness(now, timeout)
-        if late is not None:
+        if late is not None and self._may_speak_text:
+            self._closed = True
+            self._server.speaks_text(self, self._transport, b"").dismiss(late)
+        elif late is not None:
             self.refuse(late)
         elif self._holds_up_others(now, timeout):
             log.warning(
@@ -315,6 +319,13 @@ class Connection(Receiver):
                 extra={"fields": {"peer": self.peer}},
             )
             self._transport.abort()
+
+    @property
+    def _may_speak_text(self) -> bool:
+        """Clients of our own say at once what they speak; who connects and waits is more likely a person."""
+        return self.version == 0 and not (
+            self._stash and PREAMBLE_MAGIC.startswith(self._stash[:LENGTH_SIZE])
+        )
 
     @property
     def has_no_appends(self) -> bool:

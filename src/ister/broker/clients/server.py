@@ -98,11 +98,11 @@ class Server:
         node = BrokerTextNode(self)
         self._gets = GetService(node)
         self._gets.start()
-        self.broker.metadata.serve_other = self._gets.serve_peer
         puts = PutService(
             node, held_seconds=config.max_held_ms / 1000, answer_seconds=config.quorum_timeout_ms / 1000
         )
         self.text = TextService(node, self._gets, puts)
+        self.broker.metadata.serve_other = self.text.serve_peer
         await self.broker.announce(*self.advertised)
 
     @property
@@ -148,13 +148,16 @@ class Server:
         self._connections.pop(connection, None)
         self.paused.pop(connection, None)
 
-    def speaks_text(self, connection: Connection, transport: asyncio.Transport, first: bytes) -> None:
+    def speaks_text(
+        self, connection: Connection, transport: asyncio.Transport, first: bytes
+    ) -> TextConnection:
         """The first bytes of a connection are a text frame's: another protocol takes it over."""
         self.closed(connection)
         text = TextConnection(self, transport)
         self._texts[text] = None
         transport.set_protocol(text)
         text.feed(first)
+        return text
 
     def text_closed(self, text: TextConnection) -> None:
         self._texts.pop(text, None)

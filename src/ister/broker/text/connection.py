@@ -7,24 +7,30 @@ GETs is kept, a bounded number of them, so that a thousand GETs of one frame dec
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
-from ister.broker.text.service import raft_object
+from ister.broker.text.node import PEER_SECONDS
 from ister.broker.text.session import TextSession
-from ister.errors import IsterError
+from ister.errors import IsterError, RequestTimeout
 from ister.frame import FrameHeader, decode_header, encode, frames_in
+from ister.logs import fields
+from ister.metadata.nodes import NodeState
 from ister.metadata.replicated import ReplicatedMetadata
 from ister.protocol.messages import Fetch
+from ister.raft import RaftStatus
 
 if TYPE_CHECKING:
     from ister.broker.clients.server import Server
     from ister.broker.node.broker import Broker
 
+log = logging.getLogger("ister.broker.text")
+
 _RECEIVE_BYTES = 16 * 1024
 _CHUNK_BYTES = 256 * 1024
 _CHUNKS_KEPT = 64
-PEER_SECONDS = 5.0
 
 
 class TextConnection(asyncio.BufferedProtocol):
@@ -41,9 +47,10 @@ class TextConnection(asyncio.BufferedProtocol):
         self._watched = (self._last_received, 0)
         """When its client last took something of what it was sent, and how much was left then."""
         assert server.text is not None
-        self.session = TextSession(
-            server.text, self._write, self._flushed, transport.close, on_full=self._steer
-        )
+        self.session = TextSession(server.text, self._write, self._flushed, self._let_go, on_full=self._steer)
+        self._leaving_since: float | None = None
+        """When its client was told that this is the end."""
+        self._has_said_all = False
 
     # asyncio's side.
 
@@ -59,8 +66,9 @@ class TextConnection(asyncio.BufferedProtocol):
         self.session.feed(data)
 
     def eof_received(self) -> bool:
+        self._has_said_all = True
         self.session.eof()
-        return True  # the replies still go out
+        return self._leaving_since is None  # the replies still go out
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.session.lost()
@@ -100,6 +108,17 @@ class TextConnection(asyncio.BufferedProtocol):
         else:
             self._transport.resume_reading()
 
+    def _let_go(self) -> None:
+        """Nothing more is answered. What its client still sends is read and dropped until it is gone, or for
+        a while: to close with bytes unread would take the last reply away from it (a reset overtakes it)."""
+        if self._has_said_all or self._transport.is_closing():
+            self._transport.close()
+            return
+        self._leaving_since = self._server.broker.clock.monotonic()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._transport.resume_reading()
+
     # The server's side.
 
     def expire(self, now: float, timeout: float) -> None:
@@ -107,9 +126,19 @@ class TextConnection(asyncio.BufferedProtocol):
         unsent = self._transport.get_write_buffer_size()
         if unsent == 0 or unsent < self._watched[1]:
             self._watched = now, unsent
-        late = self.session.is_idle and not self.session.is_between_frames
-        if now - self._watched[0] > timeout or (late and now - self._last_received > timeout):
+        if now - self._watched[0] > timeout:
             self._transport.abort()
+        elif self._leaving_since is not None:
+            if now - self._leaving_since > timeout:
+                self._transport.close()
+        elif now - self._last_received > timeout and self.session.waits_for_more:
+            self.dismiss(RequestTimeout(f"nothing came for {timeout:g} s in the middle of a command"))
+
+    def dismiss(self, error: RequestTimeout) -> None:
+        """Say why, and close."""
+        peer = self._transport.get_extra_info("peername")
+        log.warning("text connection closed: %s", error.message, extra=fields(peer=str(peer)))
+        self.session.dismiss(RequestTimeout(error.message, hint="Connect again, and send whole commands."))
 
     def close(self) -> None:
         self.session.lost()
@@ -174,12 +203,17 @@ class BrokerTextNode:
         self._server.records_in.add()
         return offset
 
-    def raft_metrics(self) -> dict[str, Any]:
-        return raft_object(self._broker.metadata.status())
+    def raft_status(self) -> RaftStatus:
+        return self._broker.metadata.status()
 
-    async def peer_request(self, member: int, kind: int, header: bytes, payload: bytes) -> bytes:
+    def raft_nodes(self) -> Mapping[int, NodeState]:
+        return self._broker.metadata.state.nodes
+
+    async def peer_request(
+        self, member: int, kind: int, header: bytes, payload: bytes, timeout: float = PEER_SECONDS
+    ) -> bytes:
         peers = self._broker.metadata.peers
-        return (await peers.request(member, kind, header, payload, timeout=PEER_SECONDS)).header
+        return (await peers.request(member, kind, header, payload, timeout=timeout)).header
 
 
 def _holds(chunk: _Chunk, offset: int) -> bool:

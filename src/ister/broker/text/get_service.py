@@ -129,7 +129,9 @@ class GetService:
             if not attempt.is_long_gone(owner):
                 raise NotLeader(f"node {node_of(owner)}, which owns the GET cursor of {name}, is not there")
         self._give_up(attempt)
+        attempt.is_claiming = True  # which needs the metadata's majority
         await self._own(topic)
+        attempt.is_claiming = False
         delivery = await self._cursors.take(topic.uid, me)
         return None if delivery is None else Taken(delivery.value, delivery.delivery_id, me)
 
@@ -243,6 +245,7 @@ class _Attempt:
         """Owner and topic of a request whose answer has not come."""
         self.request = 0
         self.met: IsterError | None = None
+        self.is_claiming = False
         self._gone: tuple[int, float] | None = None
 
     @property
@@ -257,5 +260,12 @@ class _Attempt:
         return now - self._gone[1] >= OWNER_GRACE_SECONDS
 
     def explain(self, name: str) -> IsterError:
+        if self.is_claiming:
+            return RequestTimeout(
+                f"no record of {name} was handed out: its GET cursor has no owner that answers, and one "
+                f"takes a majority of the nodes, which did not answer in time",
+                hint=f"Send GET again when they do: METRICS names them. `ister get {name}` reads by offset, "
+                f"without the cursor.",
+            )
         why = f" (last: {self.met.message})" if self.met is not None else ""
         return RequestTimeout(f"no record of {name} could be had in time{why}", hint="Send GET again.")

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Final, Protocol
 
+from ister.metadata.nodes import NodeState
 from ister.metadata.store import MetadataStore
+from ister.raft import RaftStatus
+
+PEER_SECONDS: Final = 5.0
+"""How long another node may take to answer, unless it is said."""
 
 
 class TextNode(Protocol):
@@ -40,10 +46,14 @@ class TextNode(Protocol):
         """
         ...
 
-    def raft_metrics(self) -> dict[str, Any]:
-        """What METRICS shows."""
+    def raft_status(self) -> RaftStatus: ...
+
+    def raft_nodes(self) -> Mapping[int, NodeState]:
+        """The nodes of the cluster by their ids, as far as this one knows."""
         ...
 
-    async def peer_request(self, member: int, kind: int, header: bytes, payload: bytes) -> bytes:
+    async def peer_request(
+        self, member: int, kind: int, header: bytes, payload: bytes, timeout: float = PEER_SECONDS
+    ) -> bytes:
         """Ask another node; its answer, or the error that it answered with, or that it can't be asked."""
         ...

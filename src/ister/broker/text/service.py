@@ -1,7 +1,7 @@
 """The commands of the text protocol, done by this node: what each of them means here.
 
 Topics may be called as people call them (`logs`, `ns/logs`). A first PUT makes the topic where a first append
-does, and only there. STATE and METRICS show what this node knows; that there is no topic is confirmed first.
+does, and only there. STATE shows what this node knows; that there is no topic is confirmed first.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import msgspec
 from ister.broker.text.get_service import GetService, Taken
 from ister.broker.text.node import TextNode
 from ister.broker.text.put_service import PutService
+from ister.broker.text.raft_view import RaftView
 from ister.errors import UnknownTopic
 from ister.metadata.state import TopicState
 from ister.names import normalise_topic
-from ister.protocol.peer import node_of
-from ister.raft.core import RaftStatus
-from ister.raft.ready import Role
+from ister.protocol.peer import PeerKind, node_of
 
 CONFIRM_SECONDS: Final = 3.0
 
@@ -28,6 +27,12 @@ class TextService:
         self._node = node
         self._gets = gets
         self._puts = puts
+        self._raft = RaftView(node)
+
+    async def serve_peer(self, kind: int, header: bytes, payload: bytes) -> bytes:
+        """Answer what another node asks for a client of its own."""
+        part = self._raft if kind == PeerKind.RAFT_MATCHES else self._gets
+        return await part.serve_peer(kind, header, payload)
 
     async def register(self, topic: str) -> None:
         await self._node.ensure_topic(normalise_topic(topic))
@@ -59,34 +64,8 @@ class TextService:
             raise UnknownTopic(f"there is no topic {name}")
         return msgspec.json.encode(topic_object(found))
 
-    def metrics(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(self._node.raft_metrics()), indent=2)
-
-
-_ROLES: Final = {
-    Role.LEADER: "Leader",
-    Role.FOLLOWER: "Follower",
-    Role.CANDIDATE: "Candidate",
-    Role.PRE_CANDIDATE: "Candidate",
-}
-
-
-def raft_object(status: RaftStatus) -> dict[str, Any]:
-    """The metadata's Raft as METRICS shows it: nodes by their ids, without their disks."""
-    membership = status.membership
-    is_learner = status.node_id in membership.learners
-    return {
-        "state": "Learner" if is_learner else _ROLES[status.role],
-        "current_term": status.term,
-        "current_leader": node_of(status.leader) or None,
-        "membership": {
-            "voters": [node_of(member) for member in membership.voters],
-            "learners": [node_of(member) for member in membership.learners],
-        },
-        "last_log_index": status.last_index,
-        "last_applied": status.applied,
-        "snapshot": {"index": status.snapshot_index} if status.snapshot_index else None,
-    }
+    async def metrics(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(await self._raft.show()), indent=2)
 
 
 def topic_object(topic: TopicState) -> dict[str, Any]:

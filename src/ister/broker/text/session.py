@@ -44,7 +44,7 @@ class TextBackend(Protocol):
 
     async def state(self, topic: str) -> bytes: ...
 
-    def metrics(self) -> bytes: ...
+    async def metrics(self) -> bytes: ...
 
 
 class TextSession:
@@ -84,6 +84,11 @@ class TextSession:
         self._no_more = True
         self._go_on()
 
+    def dismiss(self, error: IsterError) -> None:
+        """A client that sends half a command, or none, and then nothing: say why, and let it go."""
+        self._write(text.encode_frame(text.error_reply(text.describe_error(error, ""))))
+        self._end()
+
     def lost(self) -> None:
         """The connection is gone, or has to go: nobody takes a reply any more."""
         self._is_over = True
@@ -96,9 +101,9 @@ class TextSession:
         return self._task is None
 
     @property
-    def is_between_frames(self) -> bool:
-        """Whether no frame was begun that has not come in full."""
-        return self._decoder.is_between_frames
+    def waits_for_more(self) -> bool:
+        """Whether a frame was begun that has not come in full, and everything before it is answered."""
+        return self.is_idle and not self._decoder.is_between_frames
 
     async def ended(self) -> None:
         """Wait until no command is being worked on."""
@@ -174,7 +179,7 @@ class TextSession:
             case State(topic):
                 return await self._backend.state(topic)
             case Metrics():
-                return self._backend.metrics()
+                return await self._backend.metrics()
             case Refused(why):
                 return text.error_reply(why)
         return text.OK
