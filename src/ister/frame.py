@@ -56,6 +56,8 @@ MAGIC: Final = b"ISTF"
 VERSION: Final = 1
 HEADER_SIZE: Final = 64
 DEFAULT_LIMIT: Final = 64 * 1024 * 1024
+FRAME_LIMIT: Final = 1 << 31
+"""For frames that were within somebody's limit when they were made: they are in a log, or came from one."""
 
 _HEADER = struct.Struct("<4sBBBBIIQQIQQqI")
 _PRODUCER_PART = struct.Struct("<4sBBBBIIQQ")

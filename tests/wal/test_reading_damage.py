@@ -11,7 +11,7 @@ from ister.errors import CorruptSegment
 from ister.frame import HEADER_SIZE, Frame, decode, encode, frames_in, stamp
 from ister.io.disk import File
 from ister.testing import SimDisk
-from ister.wal.checking import check_frames
+from ister.wal.checking import check_frames, check_run
 from ister.wal.reader import Found, first_offset_at_or_after, plan_read, plan_search
 from ister.wal.side_file import SparseIndex
 
@@ -140,3 +140,22 @@ def test_a_search_by_time_names_what_it_could_not_read() -> None:
     with pytest.raises(CorruptSegment) as caught:
         first_offset_at_or_after(plan, 8)
     assert caught.value.offsets == (BASE + 15, log.end)
+
+
+def test_a_run_is_of_one_segment_without_a_gap_within_its_limit_and_says_what_ends_it() -> None:
+    frames = frames_of_all_kinds()
+    data = b"".join(frames)
+    end = check_run(data, 7, BASE).end_offset
+    whole = check_run(data, 7, BASE, end)
+    assert whole.size == len(data) and len(whole.headers) == len(frames) and not whole.ends_because
+
+    rotten = bytearray(data)
+    rotten[len(frames[0]) + HEADER_SIZE] ^= 1
+    for run, size, why in (
+        (check_run(data[:-1], 7, BASE), len(data) - len(frames[-1]), "1 bytes of a frame are missing"),
+        (check_run(data, 8, BASE), 0, "a frame of segment 7, and not of 8"),
+        (check_run(frames[0] + frames[2], 7, BASE), len(frames[0]), "a frame at offset 105, 101 is next"),
+        (check_run(data, 7, BASE, end - 1), len(data) - len(frames[-1]), f"reaches to {end}, past {end - 1}"),
+        (check_run(rotten, 7, BASE), len(frames[0]), "body checksum"),
+    ):
+        assert run.size == size and why in run.ends_because

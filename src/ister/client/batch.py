@@ -7,14 +7,12 @@ append, so that an acknowledgement costs no future beyond those that callers awa
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol
+from typing import Protocol
 
 from ister.errors import ConnectionFailed, CorruptFrame, IsterError
-from ister.frame import Frame, decode, reidentified
+from ister.frame import FRAME_LIMIT, Frame, decode, reidentified
 from ister.protocol.codec import APPEND_ANSWER, AppendAnswer, Bytes, decode_appended
 from ister.protocol.messages import ANY_OFFSET
-
-_FRAME_LIMIT: Final = 1 << 31
 
 
 class Owner(Protocol):
@@ -127,7 +125,7 @@ class Batch:
 
 def reidentify(frame: bytes, producer_id: int, sequence: int) -> bytes:
     """The same records under another producer and sequence."""
-    whole = decode(frame, limit=_FRAME_LIMIT)
+    whole = decode(frame, limit=FRAME_LIMIT)
     if not isinstance(whole, Frame):
         raise CorruptFrame(f"a frame of this client's own is damaged in memory: {whole}")
     return reidentified(whole, producer_id, sequence)

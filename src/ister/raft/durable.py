@@ -29,7 +29,7 @@ from contextlib import ExitStack
 import msgspec
 
 from ister.errors import CorruptFrame, CorruptSegment, StorageFailed, invariant
-from ister.frame import HEADER_SIZE, FrameHeader, decode_header, encode, frames_in, stamp
+from ister.frame import FRAME_LIMIT, HEADER_SIZE, FrameHeader, decode_header, encode, frames_in, stamp
 from ister.io.disk import Disk, File
 from ister.raft.messages import Entry, SnapshotMetadata
 from ister.raft.snapshot_file import (
@@ -49,8 +49,6 @@ log = logging.getLogger("ister.raft.storage")
 RESERVE_BYTES = 1024 * 1024
 _LEAST_RESERVE_BYTES = 64 * 1024
 
-_FRAME_LIMIT = 1 << 31
-"""The first frame of a journal has all that is kept, however much that is."""
 _ENTRY = b"E"
 _HARD_STATE = b"H"
 STOPS_HINT = "The node stops. Free space or repair the disk, then start it again."
@@ -156,8 +154,8 @@ class DurableStorage:
             if not data:
                 recovered.file.close()
                 return False
-            for frame in frames_in(data, limit=_FRAME_LIMIT):
-                for record in frame.records(_FRAME_LIMIT):
+            for frame in frames_in(data, limit=FRAME_LIMIT):
+                for record in frame.records(FRAME_LIMIT):
                     self._fold(record.value or b"")
         except (CorruptSegment, CorruptFrame) as error:
             raise CorruptSegment(
@@ -178,7 +176,7 @@ class DurableStorage:
         path = _identity(number).path + ".log"
         file = self._disk.open(path)
         try:
-            header = decode_header(file.read(HEADER_SIZE, 0), limit=_FRAME_LIMIT)
+            header = decode_header(file.read(HEADER_SIZE, 0), limit=FRAME_LIMIT)
         finally:
             file.close()
         if isinstance(header, FrameHeader) and uid_of(header) != number:

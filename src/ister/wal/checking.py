@@ -1,22 +1,36 @@
-"""A look at frames that were read from a disk, before they are served: how far they are as they were written.
+"""A look at frames that come from a disk or from another node: how far they are as they were written.
 
 Fault model: any bit may have changed since, or a frame of another place may have been written there. What
 passes is whole, intact by both of its checksums, and follows the frame before it without a gap.
 
-This is done for every byte that is read from a disk, so the plain case is one pass with nothing made on the
-way: per frame less than half of what `decode` takes, and for large frames the time of their checksums.
+`check_frames` is done for every byte that is read from a disk to be served, so the plain case is one pass
+with nothing made on the way: per frame less than half of what `decode` takes, and for large frames the time
+of their checksums. `check_run` is for who takes frames into a log, or answers for one: it also looks whose
+they are, and gives their headers.
 """
 
 from __future__ import annotations
 
 import struct
 from itertools import product
-from typing import Final
+from typing import Final, NamedTuple
 
 from ister.columns import Codec, Flags
-from ister.frame import HEADER_SIZE, MAGIC, VERSION, Bytes, Corrupt, Encoding, Incomplete, crc32c, decode
-
-FRAME_LIMIT: Final = 1 << 31
+from ister.frame import (
+    FRAME_LIMIT,
+    HEADER_SIZE,
+    MAGIC,
+    VERSION,
+    Bytes,
+    Corrupt,
+    Encoding,
+    Frame,
+    FrameHeader,
+    Incomplete,
+    crc32c,
+    decode,
+)
+from ister.wal.recovery import uid_of
 
 _FIELDS = struct.Struct("<QII16xIQ16xI")
 """Start, body size, count, the body's checksum, base offset, the header's checksum."""
@@ -68,3 +82,50 @@ def _skip_plain(data: Bytes, position: int, expected: int) -> tuple[int, int]:
             break
         position, expected = end, base_offset + count
     return position, expected
+
+
+class Run(NamedTuple):
+    """Frames of one segment, each intact and right behind the one before it, and what comes then."""
+
+    headers: list[FrameHeader]
+    size: int
+    """How many bytes they take."""
+    end_offset: int
+    missing: int = 0
+    """At least so many bytes of the next frame are not there; 0 if the data ends with a frame."""
+    wrong: str = ""
+    """Why what comes next is not the next frame, whatever else comes; empty if the data ends before that."""
+
+    @property
+    def ends_because(self) -> str:
+        """What is wrong, for who must have whole frames only; empty if these are all that was given."""
+        return f"{self.missing} bytes of a frame are missing" if self.missing else self.wrong
+
+
+def check_run(data: Bytes, uid: int, base_offset: int, limit_offset: int | None = None) -> Run:
+    """The segment's frames from `base_offset` on that the data begins with, as far as the limit."""
+    headers: list[FrameHeader] = []
+    position, expected = 0, base_offset
+    while position < len(data):
+        found = decode(data, position, limit=FRAME_LIMIT)
+        if isinstance(found, Incomplete):
+            return Run(headers, position, expected, missing=found.missing)
+        wrong = _why_not_next(found, uid, expected, limit_offset)
+        if wrong or isinstance(found, Corrupt):
+            return Run(headers, position, expected, wrong=wrong)
+        headers.append(found.header)
+        position, expected = position + found.header.size, found.header.end_offset
+    return Run(headers, position, expected)
+
+
+def _why_not_next(found: Frame | Corrupt, uid: int, expected: int, limit_offset: int | None) -> str:
+    if isinstance(found, Corrupt):
+        return found.reason
+    header = found.header
+    if uid_of(header) != uid:
+        return f"a frame of segment {uid_of(header)}, and not of {uid}"
+    if header.base_offset != expected:
+        return f"a frame at offset {header.base_offset}, {expected} is next"
+    if limit_offset is not None and header.end_offset > limit_offset:
+        return f"a frame reaches to {header.end_offset}, past {limit_offset}"
+    return ""

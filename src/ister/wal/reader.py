@@ -16,9 +16,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ister.errors import CorruptSegment
-from ister.frame import HEADER_SIZE, Corrupt, FrameHeader, Incomplete, base_and_count, decode_header
+from ister.frame import (
+    FRAME_LIMIT,
+    HEADER_SIZE,
+    Corrupt,
+    FrameHeader,
+    Incomplete,
+    base_and_count,
+    decode_header,
+)
 from ister.io.disk import File
-from ister.wal.checking import FRAME_LIMIT, check_frames
+from ister.wal.checking import check_frames
 from ister.wal.side_file import SparseIndex
 
 

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from ister.errors import CorruptSegment
 from ister.frame import (
+    FRAME_LIMIT,
     HEADER_SIZE,
     MAGIC,
     Corrupt,
@@ -43,7 +44,6 @@ from ister.wal.side_file import SparseIndex, checkpoint_block, read_blocks, writ
 log = logging.getLogger("ister.wal.recovery")
 
 _CHUNK_BYTES = 4 * 1024 * 1024
-_FRAME_LIMIT = 1 << 31
 _UID_BITS = 40
 _UID_MASK = (1 << _UID_BITS) - 1
 _UNKNOWN_BEHIND = (1 << 24) - 1
@@ -257,7 +257,7 @@ def scan(
     buffer = b""
     buffer_at = state.position
     while state.position < size and (stop_at is None or state.end_offset < stop_at):
-        found = decode(buffer, state.position - buffer_at, limit=_FRAME_LIMIT)
+        found = decode(buffer, state.position - buffer_at, limit=FRAME_LIMIT)
         if isinstance(found, Incomplete) and buffer_at + len(buffer) < size:
             have = buffer_at + len(buffer) - state.position
             buffer_at = state.position
@@ -373,22 +373,22 @@ def _used_bytes(file: File, position: int, size: int) -> int:
 def _frames_behind(state: Recovered, identity: SegmentIdentity) -> Iterator[FrameHeader]:
     """The intact frames of this segment behind the one at the state's position, which cannot be read."""
     file, size = state.file, state.file.size()
-    unread = decode_header(file.read(HEADER_SIZE, state.position), limit=_FRAME_LIMIT)
+    unread = decode_header(file.read(HEADER_SIZE, state.position), limit=FRAME_LIMIT)
     # What lies within a frame is a producer's bytes, and may look like anything (W13).
     position = state.position + (unread.size if isinstance(unread, FrameHeader) else 1)
     while position < size:
         chunk = file.read(min(_CHUNK_BYTES, size - position), position)
         at = chunk.find(MAGIC)
         while at >= 0:
-            header = decode_header(chunk[at : at + HEADER_SIZE], limit=_FRAME_LIMIT)
+            header = decode_header(chunk[at : at + HEADER_SIZE], limit=FRAME_LIMIT)
             if isinstance(header, Incomplete):
-                header = decode_header(file.read(HEADER_SIZE, position + at), limit=_FRAME_LIMIT)
+                header = decode_header(file.read(HEADER_SIZE, position + at), limit=FRAME_LIMIT)
             if (
                 isinstance(header, FrameHeader)
                 and uid_of(header) == identity.uid
                 and header.base_offset >= state.end_offset
                 and position + at + header.size <= size
-                and isinstance(decode(file.read(header.size, position + at), limit=_FRAME_LIMIT), Frame)
+                and isinstance(decode(file.read(header.size, position + at), limit=FRAME_LIMIT), Frame)
             ):
                 yield header
             at = chunk.find(MAGIC, at + 1)

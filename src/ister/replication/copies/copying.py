@@ -24,18 +24,18 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ister.errors import CorruptFrame, StorageFailed
-from ister.frame import Bytes, Corrupt, Frame, FrameHeader, Incomplete, decode
+from ister.frame import Bytes, FrameHeader
 from ister.io.clock import Clock
 from ister.io.disk import Disk, File, parent
 from ister.replication.background import Throttle, run_to_end
+from ister.wal.checking import check_run
 from ister.wal.producers import ProducerRow, ProducerTable
 from ister.wal.reader import plan_read
-from ister.wal.recovery import Recovered, SegmentIdentity, create, recover, uid_of
+from ister.wal.recovery import Recovered, SegmentIdentity, create, recover
 from ister.wal.side_file import CHECKPOINT_INTERVAL_BYTES, SparseIndex
 
 CHUNK_BYTES = 1024 * 1024
 ASIDE = ".copy"
-_FRAME_LIMIT = 1 << 31
 _SOURCE_HINT = "Nothing of this was kept. The copy is tried again, from another replica where there is one."
 
 T = TypeVar("T")
@@ -253,27 +253,12 @@ class _GrowingLog:
 
     def _checked(self, data: Bytes) -> list[FrameHeader]:
         """The frames that came, if each of them is intact and has its place right here."""
-        headers: list[FrameHeader] = []
-        position, expected = 0, self._state.end_offset
         if not len(data):
-            raise self._wrong(expected, "it sent nothing")
-        while position < len(data):
-            found = decode(data, position, limit=_FRAME_LIMIT)
-            if not isinstance(found, Frame):
-                raise self._wrong(expected, _what_is_wrong(found))
-            header = found.header
-            if uid_of(header) != self._wanted.identity.uid:
-                raise self._wrong(expected, f"a frame of segment {uid_of(header)} was among them")
-            if header.base_offset != expected:
-                raise self._wrong(expected, f"a frame at offset {header.base_offset} came")
-            if header.end_offset > self._wanted.end_offset:
-                raise self._wrong(
-                    expected, f"a frame reaches to {header.end_offset}, past {self._wanted.end_offset}"
-                )
-            headers.append(header)
-            position += header.size
-            expected = header.end_offset
-        return headers
+            raise self._wrong(self._state.end_offset, "it sent nothing")
+        run = check_run(data, self._wanted.identity.uid, self._state.end_offset, self._wanted.end_offset)
+        if run.ends_because:
+            raise self._wrong(run.end_offset, run.ends_because)
+        return run.headers
 
     def _wrong(self, offset: int, reason: str) -> CorruptFrame:
         identity = self._wanted.identity
@@ -282,7 +267,3 @@ class _GrowingLog:
             f"offset {offset}: {reason}",
             hint=_SOURCE_HINT,
         )
-
-
-def _what_is_wrong(found: Incomplete | Corrupt) -> str:
-    return found.reason if isinstance(found, Corrupt) else f"{found.missing} bytes of a frame are missing"

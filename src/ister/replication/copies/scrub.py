@@ -15,15 +15,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ister.errors import StorageFailed
-from ister.frame import Corrupt, Frame, Incomplete, decode
+from ister.frame import HEADER_SIZE
 from ister.io.clock import Clock
 from ister.io.disk import Disk, File
 from ister.replication.background import Throttle, run_to_end
+from ister.wal.checking import Run, check_run
 from ister.wal.read_faults import is_medium_error, read_failed
-from ister.wal.recovery import SegmentIdentity, uid_of
+from ister.wal.recovery import SegmentIdentity
 
 CHUNK_BYTES = 1024 * 1024
-_FRAME_LIMIT = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -78,40 +78,26 @@ class _Scrub:
         """Check the next frames: those that lie in a chunk, or the next one if that is larger."""
         try:
             data = self._file.read(CHUNK_BYTES, self.position)
-            first = decode(data, limit=_FRAME_LIMIT)
-            while isinstance(first, Incomplete):
-                longer = self._file.read(len(data) + first.missing, self.position)
+            run = self._check(data)
+            while not run.headers and not run.wrong:
+                missing = run.missing or HEADER_SIZE
+                longer = self._file.read(len(data) + missing, self.position)
                 if len(longer) == len(data):
-                    return self._finding(f"the file ends {first.missing} bytes early")
+                    return self._finding(f"the file ends {missing} bytes early")
                 data = longer
-                first = decode(data, limit=_FRAME_LIMIT)
+                run = self._check(data)
         except OSError as error:
             if not is_medium_error(error):
                 raise read_failed(self._identity.key, f"offset {self.offset}", error) from error
             return replace(self._finding(f"it cannot be read: {error}"), may_pass=True)
-        return self._check(data, first)
+        self.position += run.size
+        self.offset = run.end_offset
+        if run.wrong and self.offset < self._sealed_end:
+            return self._finding(run.wrong)
+        return None  # the rest of one that is not there in full is in the next chunk
 
-    def _check(self, data: bytes, found: Frame | Incomplete | Corrupt) -> Finding | None:
-        at = 0
-        while not isinstance(found, Incomplete):  # the rest of that one is in the next chunk
-            if isinstance(found, Corrupt):
-                return self._finding(found.reason)
-            header = found.header
-            if uid_of(header) != self._identity.uid:
-                return self._finding(f"a frame of segment {uid_of(header)}, and not of {self._identity.uid}")
-            if header.base_offset != self.offset:
-                return self._finding(f"a frame at offset {header.base_offset}, {self.offset} is next")
-            if header.end_offset > self._sealed_end:
-                return self._finding(
-                    f"a frame reaches to offset {header.end_offset}, the segment ends at {self._sealed_end}"
-                )
-            at += header.size
-            self.position += header.size
-            self.offset = header.end_offset
-            if self.offset == self._sealed_end:
-                break
-            found = decode(data, at, limit=_FRAME_LIMIT)
-        return None
+    def _check(self, data: bytes) -> Run:
+        return check_run(data, self._identity.uid, self.offset, self._sealed_end)
 
     def _finding(self, reason: str) -> Finding:
         return Finding(self.offset, self.position, reason)

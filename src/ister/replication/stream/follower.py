@@ -20,20 +20,19 @@ from typing import NamedTuple
 
 from ister.callers import Caller
 from ister.errors import BadRequest, IsterError, RequestTimeout, SegmentFenced, UnknownTopic
-from ister.frame import Corrupt, Frame, FrameHeader, Incomplete, decode
+from ister.frame import FrameHeader
 from ister.protocol.codec import encode_header, encode_message
 from ister.protocol.peer import node_of
 from ister.protocol.replication import Refusal, Replicate, Replicated
 from ister.replication.counters import ReplicationCounters
+from ister.wal.checking import check_run
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import FlushJob
-from ister.wal.recovery import Synced, uid_of
+from ister.wal.recovery import Synced
 from ister.wal.segment import Segment
 from ister.wal.tail import Bytes
 
 log = logging.getLogger("ister.replication.stream.follower")
-
-_FRAME_LIMIT = 1 << 31
 
 
 class Known(NamedTuple):
@@ -170,30 +169,19 @@ class Follower:
     ) -> list[tuple[FrameHeader, Bytes]]:
         """Those that are not here yet, each checked. What is no frame of this segment ends the connection:
         it is sent again on the next one."""
+        uid = self.segment_uid
+        run = check_run(payload, uid, message.base_offset)
+        if run.ends_because:
+            raise BadRequest(f"what was sent of segment {uid} is not what follows: {run.ends_because}")
         found: list[tuple[FrameHeader, Bytes]] = []
-        view, position, expected = memoryview(payload), 0, message.base_offset
-        while position < len(payload):
-            frame = decode(payload, position, limit=_FRAME_LIMIT)
-            match frame:
-                case Frame(header=header) if uid_of(header) == self.segment_uid:
-                    pass
-                case Frame(header=header):
-                    raise BadRequest(f"a frame of segment {uid_of(header)} for segment {self.segment_uid}")
-                case Incomplete(missing):
-                    raise BadRequest(f"{missing} bytes of a frame for segment {self.segment_uid} are missing")
-                case Corrupt(reason):
-                    raise BadRequest(f"a frame for segment {self.segment_uid} is damaged: {reason}")
-            if header.base_offset != expected:
-                raise BadRequest(
-                    f"a frame at {header.base_offset} of segment {self.segment_uid}, where {expected} is next"
-                )
-            expected = header.end_offset
+        view, position = memoryview(payload), 0
+        for header in run.headers:
             if header.base_offset >= end_offset:
                 found.append((header, view[position : position + header.size]))
-            elif expected > end_offset:
+            elif header.end_offset > end_offset:
                 raise BadRequest(
-                    f"a frame of segment {self.segment_uid} from {header.base_offset} to {expected}, the "
-                    f"copy here has a frame that ends at {end_offset}"
+                    f"a frame of segment {uid} from {header.base_offset} to {header.end_offset}, the copy "
+                    f"here has a frame that ends at {end_offset}"
                 )
             position += header.size
         return found
