@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ister.errors import ConnectionFailed, NotLeader, Overloaded, RequestTimeout
+from ister.errors import ConnectionFailed, NotLeader, Overloaded, RequestTimeout, ShuttingDown
 from ister.metadata.commands import AnyCommand, Outcome, encode_command
 from ister.peers import Peers
 from ister.protocol.peer import PeerKind
@@ -35,11 +35,21 @@ T = TypeVar("T")
 
 
 class Proposals:
-    def __init__(self, raft: RaftNode, peers: Peers, member: int, random: Random) -> None:
+    def __init__(
+        self,
+        raft: RaftNode,
+        peers: Peers,
+        member: int,
+        random: Random,
+        has_majority: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._raft = raft
         self._peers = peers
         self._member = member
         self._random = random
+        self._has_majority = has_majority
+        self.is_stopping = False
+        """Then a majority that does not answer is not waited for: the next start goes on from here."""
 
     async def propose(self, command: AnyCommand, timeout: float) -> Outcome:
         loop, data = asyncio.get_running_loop(), encode_command(command)
@@ -72,6 +82,8 @@ class Proposals:
             except _RETRIED as error:
                 if self._raft.failure is not None:
                     raise self._raft.failure.again() from error
+                if self.is_stopping and not self._has_majority():
+                    raise ShuttingDown(f"{what}: this node is stopping, and {error.message}") from error
                 if loop.time() >= deadline:
                     raise RequestTimeout(
                         f"{what} within {timeout:.0f} s: {error.message}", hint=_NO_MAJORITY

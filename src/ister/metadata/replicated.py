@@ -130,7 +130,7 @@ class ReplicatedMetadata:
             snapshot_every=snapshot_every,
             tick_seconds=tick_seconds,
         )
-        self.proposals = Proposals(self.raft, self.peers, myself.member, random)
+        self.proposals = Proposals(self.raft, self.peers, myself.member, random, lambda: self.has_majority)
         self.members = Members(self)
 
     @property
@@ -173,6 +173,10 @@ class ReplicatedMetadata:
         await self.peers.stop()
         if self._is_open:
             await self.raft.stop()
+
+    def is_stopping(self) -> None:
+        """From now on nothing waits for a majority that does not answer."""
+        self.proposals.is_stopping = True
 
     async def hand_over(self) -> None:
         """Before a stop: let another node lead the metadata, so that nobody has to wait for an election."""

@@ -31,6 +31,9 @@ log = logging.getLogger("ister.broker.clients.server")
 
 SCRATCH_BYTES = 256 * 1024
 _TOPICS_CACHED = 100_000
+ALONE_SECONDS = 1.0
+"""How long a stopping broker works off what it has accepted if most nodes do not answer: its disk is done by
+then, and nobody else will be."""
 
 
 class Server:
@@ -113,19 +116,25 @@ class Server:
         return host, config.client_advertise_port or self.listener.address[1]
 
     async def stop(self, timeout: float) -> None:
-        """Take no more connections, answer what was asked within the time, close the rest."""
+        """Take no more connections, answer what was asked within the time, close the rest.
+
+        What waits for other nodes that are gone, most of all for a quorum of replicas, is not waited for.
+        """
         if self.listener is not None:
             self.listener.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         self.broker.drain()
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
+        began = loop.time()
+        deadline = began + timeout
         while loop.time() < deadline:
             if all(connection.has_no_appends for connection in self._connections) and all(
                 connection.session.is_idle for connection in self._texts
             ):
                 break
+            if not self.broker.has_majority:
+                deadline = min(deadline, began + ALONE_SECONDS)
             await asyncio.sleep(0.005)
         for task in self._waiting_appends:
             task.cancel()

@@ -220,6 +220,11 @@ class Broker:
                 hint="The raft folder is another directory's; restore the right one.",
             )
 
+    @property
+    def has_majority(self) -> bool:
+        """Whether so many nodes answer that the metadata can change; as long as nobody knows better, yes."""
+        return not self._has_metadata or self.metadata.has_majority
+
     def drain(self) -> None:
         """Take no more appends; those taken go on."""
         self._stopping = True
@@ -230,11 +235,15 @@ class Broker:
         self.drain()
         self._leaving.set()
         if self._has_metadata:
+            self.metadata.is_stopping()
             await self.replication.hand_over()
         await self._background.stop()
         self._creation.stop()
         await self.commits.stop()
-        for topic in list(self.topics.values()):
+        topics = list(self.topics.values())
+        # Those that may wait for other nodes wait together: they may all wait for the same ones in vain.
+        await asyncio.gather(*(topic.close() for topic in topics if topic.may_wait))
+        for topic in topics:
             await topic.close()
         await self.commits.stop()
         await self.forwarder.close()

@@ -19,7 +19,7 @@ from ister.broker.topic import handoff as steps
 from ister.broker.topic.opening import FAULT_RETRY_SECONDS
 from ister.broker.topic.replicated import ReplicatedTopic
 from ister.broker.topic.sealing import make_seal
-from ister.errors import InvariantBroken, IsterError, invariant
+from ister.errors import InvariantBroken, IsterError, ShuttingDown, invariant
 from ister.metadata.commands import Outcome, Result
 from ister.metadata.state import TopicState
 from ister.protocol.peer import node_of
@@ -135,7 +135,8 @@ class HandingOffTopic(ReplicatedTopic):
         try:
             outcome = proposal.result()
         except IsterError as error:
-            log.error("seal of %s failed: %s", segment.identity.key, error)
+            level = logging.DEBUG if isinstance(error, ShuttingDown) else logging.ERROR
+            log.log(level, "seal of %s failed: %s", segment.identity.key, error)
             return await self._propose_later()
         if outcome.result is Result.APPLIED:
             log.debug("sealed %s at %d", segment.identity.key, end)

@@ -232,7 +232,8 @@ class OpenableTopic(ReadableTopic):
         self._release_held()
 
     def _not_opened(self, error: IsterError) -> None:
-        log.error("%s", error.message, extra={"fields": {"topic": self.state.name, "hint": error.hint}})
+        level = logging.DEBUG if isinstance(error, ShuttingDown) else logging.ERROR
+        log.log(level, "%s", error.message, extra={"fields": {"topic": self.state.name, "hint": error.hint}})
         self._set_fault(error)
         if self._segment is not None:
             # Nobody can wait for ever, and what was to be cut may lie on the disk for the next start to find.

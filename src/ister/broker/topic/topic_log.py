@@ -235,6 +235,11 @@ class TopicLog(HandingOffTopic):
 
     # The end.
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether closing it now may take other nodes."""
+        return self._leading is not None or self._handing_off is not None or self._opening is not None
+
     async def close(self) -> None:
         """Stop: nothing is admitted or held any more, what was admitted is durable, and all are told."""
         self._stopping = True
