@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
+from ister.broker.topic.location import Unavailable
 from ister.errors import BadRequest, JoinFailed, RecordsLost
 from ister.metadata.commands import SetReplicas
 from tests.cluster_world import World, WorldNode, run_story
@@ -87,6 +88,7 @@ def test_readers_are_told_at_once_at_every_node_and_where_to_go_on() -> None:
         found = await replaced(world)
         start, end = found.gone[0]
         for node in world.up:
+            assert isinstance(node.topic("t").locate(start + 1), Unavailable)
             async with world.connect(node.node_id) as log:
                 async with asyncio.timeout(5):
                     with pytest.raises(RecordsLost, match="disks that left the cluster") as caught:

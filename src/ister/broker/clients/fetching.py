@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ister.broker.forward.elsewhere import Elsewhere, Tries, no_copy
-from ister.broker.topic.followed_copy import FollowedCopy, followed_copy
+from ister.broker.forward.elsewhere import Elsewhere, no_copy
+from ister.broker.topic.followed_copy import FollowedCopy
+from ister.broker.topic.location import Follower, Remote
 from ister.broker.topic.topic_log import TopicLog
-from ister.errors import NotLeader, OffsetOutOfRange, StorageFailed, UnknownTopic
+from ister.errors import StorageFailed, UnknownTopic
 from ister.metadata.state import SegmentState
 from ister.metrics import Counter, Histogram
 from ister.protocol import messages
@@ -52,35 +53,40 @@ class Fetches:
     async def answer(self, connection: Connection, correlation: int, request: messages.Fetch) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(request.wait_ms, MAX_WAIT_MS) / 1000
-        is_confirmed = False
-        tries = Tries()
+        await self._elsewhere.keep_looking(
+            lambda: self._broker.find_same(request.topic, request.topic_uid, request.min_index),
+            lambda topic: self._answer_from(topic, connection, correlation, request, deadline),
+            request.offset,
+        )
+
+    async def _answer_from(
+        self,
+        topic: TopicLog,
+        connection: Connection,
+        correlation: int,
+        request: messages.Fetch,
+        deadline: float,
+    ) -> None:
+        loop = asyncio.get_running_loop()
         while True:
-            topic = await self._broker.find_same(request.topic, request.topic_uid, request.min_index)
-            try:
-                if request.read_from_any and await self._fetch_followed(
-                    connection, correlation, request, topic, deadline
-                ):
-                    return
-                segment = topic.holder(request.offset)
-                if segment is not None and request.here_only:
-                    raise no_copy(topic, segment)
-                if segment is not None:
-                    await self._fetch_elsewhere(connection, correlation, request, segment, deadline)
-                    return
-                if deadline > loop.time() and await topic.is_at_end(request.offset):
-                    await self._wait_for_records(topic, request.offset, deadline - loop.time())
-                    if topic.is_deleted:
-                        raise UnknownTopic(f"topic {topic.state.name} was deleted")
-                    if topic.holder(request.offset) is not None:
-                        continue  # another node leads now: the next record will be there
-                await self._fetch_here(connection, correlation, request, topic)
+            if request.read_from_any and await self._fetch_followed(
+                connection, correlation, request, topic, deadline
+            ):
                 return
-            except NotLeader as error:
-                await tries.again(error)  # a handoff came in between: look again
-            except OffsetOutOfRange:
-                if is_confirmed or request.offset < topic.state.start_offset:
-                    raise
-                is_confirmed = await self._elsewhere.is_current()
+            found = topic.locate(request.offset)
+            if isinstance(found, Follower | Remote):
+                if request.here_only:
+                    raise no_copy(topic, found.segment)
+                await self._fetch_elsewhere(connection, correlation, request, found.segment, deadline)
+                return
+            if deadline <= loop.time() or not await topic.is_at_end(request.offset):
+                break
+            await self._wait_for_records(topic, request.offset, deadline - loop.time())
+            if topic.is_deleted:
+                raise UnknownTopic(f"topic {topic.state.name} was deleted")
+            if not topic.is_elsewhere(request.offset):
+                break  # else another node leads now: the next record will be there
+        await self._fetch_here(connection, correlation, request, topic)
 
     async def _fetch_followed(
         self,
@@ -93,9 +99,10 @@ class Fetches:
         """From this node's copy of an open segment that another one leads. False if the leader is to be
         asked: this node does not follow, is behind the reader, cannot read its copy now, or has nothing new
         and may be cut off."""
-        copy = followed_copy(topic, request.offset)
-        if copy is None:
+        found = topic.locate(request.offset)
+        if not isinstance(found, Follower):
             return False
+        copy = FollowedCopy(topic, found.copy)
         loop, leader = asyncio.get_running_loop(), copy.state.open_segment.leader
         while copy.end_offset <= request.offset and copy.is_there and loop.time() < deadline:
             if not self._broker.metadata.is_alive(leader):
@@ -115,24 +122,20 @@ class Fetches:
 
     async def read(self, request: messages.Fetch) -> bytes:
         """Whole frames from the one that holds an offset, wherever it is; empty at the end. For this node."""
-        is_confirmed = False
-        tries = Tries()
-        while True:
-            topic = await self._broker.find(request.topic)
-            try:
-                segment = topic.holder(request.offset)
-                if segment is None:
-                    return b"".join((await topic.read(request.offset, request.max_bytes)).buffers)
-                passed = msgspec.structs.replace(
-                    request, min_index=self._elsewhere.index_of(segment), here_only=segment.is_sealed
-                )
-                return bytes((await self._elsewhere.ask(segment, Kind.FETCH, passed)).payload)
-            except NotLeader as error:
-                await tries.again(error)
-            except OffsetOutOfRange:
-                if is_confirmed or request.offset < topic.state.start_offset:
-                    raise
-                is_confirmed = await self._elsewhere.is_current()
+
+        async def read_from(topic: TopicLog) -> bytes:
+            found = topic.locate(request.offset)
+            if not isinstance(found, Follower | Remote):
+                return b"".join((await topic.read(request.offset, request.max_bytes)).buffers)
+            segment = found.segment
+            passed = msgspec.structs.replace(
+                request, min_index=self._elsewhere.index_of(segment), here_only=segment.is_sealed
+            )
+            return bytes((await self._elsewhere.ask(segment, Kind.FETCH, passed)).payload)
+
+        return await self._elsewhere.keep_looking(
+            lambda: self._broker.find(request.topic), read_from, request.offset
+        )
 
     async def _fetch_here(
         self, connection: Connection, correlation: int, request: messages.Fetch, topic: Readable
@@ -237,7 +240,7 @@ class Fetches:
     async def _wait_for_records(self, topic: TopicLog, offset: int, seconds: float) -> None:
         """Until there is a record at `offset`, the topic is gone, or another node has what comes next."""
         await self._wait_for_commit(
-            topic, seconds, lambda: topic.end_offset > offset or topic.holder(offset) is not None
+            topic, seconds, lambda: topic.end_offset > offset or topic.is_elsewhere(offset)
         )
 
     async def _wait_for_commit(self, topic: TopicLog, seconds: float, is_over: Callable[[], bool]) -> None:

@@ -20,12 +20,13 @@ from ister.broker.clients import controls
 from ister.broker.clients.fetching import MAX_FETCH_BYTES as MAX_FETCH_BYTES
 from ister.broker.clients.fetching import MAX_WAIT_MS as MAX_WAIT_MS
 from ister.broker.clients.fetching import Fetches
-from ister.broker.forward.elsewhere import Elsewhere, Tries, no_copy
+from ister.broker.forward.elsewhere import Elsewhere, no_copy
 from ister.broker.losses.losses import Losses
+from ister.broker.topic.location import Here
 from ister.broker.topic.topic_log import TopicLog
 from ister.broker.view import cluster_view
 from ister.broker.view.descriptions import ask_about, describe_elsewhere
-from ister.errors import BadRequest, IsterError, NotLeader, UnknownTopic
+from ister.errors import BadRequest, IsterError, UnknownTopic
 from ister.names import is_system
 from ister.protocol import messages
 from ister.protocol.codec import MAX_HEADER_BYTES, encode_header
@@ -108,27 +109,26 @@ class Requests:
         self.respond(connection, correlation, messages.ListOffsetsAnswer(found))
 
     async def _offset_at(self, request: messages.ListOffsets, at: int) -> int:
-        tries = Tries()
-        while True:
-            topic = await self._broker.find(request.topic, request.min_index)
+        async def ask(topic: TopicLog) -> int:
             if at == EARLIEST:
                 await self._be_current()  # what was trimmed meanwhile is not there for anybody
                 return topic.state.start_offset
             segment = topic.state.open_segment if at == LATEST else topic.first_since(at)
-            try:
-                if topic.is_here(segment):
-                    return await (topic.confirmed_end() if at == LATEST else topic.offset_at(at))
-                if request.here_only:
-                    raise no_copy(topic, segment)
-                index = self._elsewhere.index_of(segment)
-                passed = messages.ListOffsets(request.topic, [at], index, segment.is_sealed)
-                answer = await self._elsewhere.ask(segment, Kind.LIST_OFFSETS, passed)
-                found = decode_message(messages.ListOffsetsAnswer, answer.header).offsets[0]
-                if at == LATEST:
-                    topic.seen_end = max(topic.seen_end, found)
-                return found
-            except NotLeader as error:
-                await tries.again(error)
+            if isinstance(topic.whereabouts(segment), Here):
+                return await (topic.confirmed_end() if at == LATEST else topic.offset_at(at))
+            if request.here_only:
+                raise no_copy(topic, segment)
+            index = self._elsewhere.index_of(segment)
+            passed = messages.ListOffsets(request.topic, [at], index, segment.is_sealed)
+            answer = await self._elsewhere.ask(segment, Kind.LIST_OFFSETS, passed)
+            found = decode_message(messages.ListOffsetsAnswer, answer.header).offsets[0]
+            if at == LATEST:
+                topic.seen_end = max(topic.seen_end, found)
+            return found
+
+        return await self._elsewhere.keep_looking(
+            lambda: self._broker.find(request.topic, request.min_index), ask
+        )
 
     # Topics.
 

@@ -12,10 +12,12 @@ may be asked for again.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from ister.broker.topic.location import Trimmed
 from ister.broker.topic.topic_log import TopicLog
 from ister.client.connection import Answer
 from ister.errors import (
@@ -23,6 +25,7 @@ from ister.errors import (
     CorruptSegment,
     NodeUnreachable,
     NotLeader,
+    OffsetOutOfRange,
     RequestTimeout,
     StorageFailed,
 )
@@ -42,18 +45,7 @@ MOVED_SECONDS = 3.0
 """How long somebody who asks for what is just being handed off is kept waiting."""
 _MOVED_PAUSE_SECONDS = 0.02
 
-
-class Tries:
-    """Looking again, for a while, after a handoff came in between."""
-
-    def __init__(self) -> None:
-        self._until = asyncio.get_running_loop().time() + MOVED_SECONDS
-
-    async def again(self, error: NotLeader) -> None:
-        """Pause; raises the error if it has been long enough."""
-        if asyncio.get_running_loop().time() >= self._until:
-            raise error
-        await asyncio.sleep(_MOVED_PAUSE_SECONDS)
+T = TypeVar("T")
 
 
 class Elsewhere:
@@ -101,13 +93,32 @@ class Elsewhere:
         others.sort(key=lambda member: (not metadata.is_alive(member), member != segment.leader))
         return others or [segment.leader]
 
-    async def is_current(self) -> bool:
-        """True once this node knows all that is committed; raises if the metadata leader cannot be asked.
+    async def keep_looking(
+        self,
+        find: Callable[[], Awaitable[TopicLog]],
+        answer: Callable[[TopicLog], Awaitable[T]],
+        offset: int | None = None,
+    ) -> T:
+        """The answer of whoever has what is asked for, which may change while it is looked for.
 
-        An end is only what is known here: a seal may be applied of which this node has not heard.
+        After a handoff it is looked up again, for a while. That an offset lies past the end is said only once
+        this node knows all that is committed: a seal may be applied of which it has not heard.
         """
-        await self._broker.metadata.read_index(CONFIRM_SECONDS)
-        return True
+        loop = asyncio.get_running_loop()
+        until, is_current = loop.time() + MOVED_SECONDS, False
+        while True:
+            topic = await find()
+            try:
+                return await answer(topic)
+            except NotLeader:
+                if loop.time() >= until:
+                    raise
+                await asyncio.sleep(_MOVED_PAUSE_SECONDS)
+            except OffsetOutOfRange:
+                if is_current or offset is None or isinstance(topic.locate(offset), Trimmed):
+                    raise
+                await self._broker.metadata.read_index(CONFIRM_SECONDS)
+                is_current = True
 
 
 def no_copy(topic: TopicLog, segment: SegmentState) -> NodeUnreachable:

@@ -62,11 +62,3 @@ class FollowedCopy:
             raise NotLeader(f"node {leader} leads, and may have it whole: {error.message}") from error
         except OSError as error:  # the leader is asked for this; the next one is read here again
             raise read_failed(self._copy.identity.key, f"offset {offset}", error) from error
-
-
-def followed_copy(topic: TopicLog, offset: int) -> FollowedCopy | None:
-    """This node's copy, if it follows the open segment and is not behind the reader."""
-    copy = topic.followed_log
-    if copy is None or not copy.identity.base_offset <= offset <= copy.committed_end:
-        return None
-    return FollowedCopy(topic, copy)

@@ -15,6 +15,15 @@ from collections.abc import Awaitable, Callable
 
 from ister.broker.losses.gone import is_gone
 from ister.broker.node.storage import Storage
+from ister.broker.topic.location import (
+    Follower,
+    GivenUp,
+    Here,
+    Location,
+    Remote,
+    Trimmed,
+    Unavailable,
+)
 from ister.errors import (
     CorruptSegment,
     IsterError,
@@ -68,26 +77,33 @@ class ReadableTopic:
         """Whether the chain's open segment is this node's to append to."""
         return self.state.open_segment.leader == self._storage.member
 
-    def holder(self, offset: int) -> SegmentState | None:
-        """The segment to ask another node for, if this one does not have it; None if it is to be read here.
+    def locate(self, offset: int) -> Location:
+        """Where the record at this offset is, or will be once it is written."""
+        segment = self.state.holding(offset)
+        if segment is None or offset < self.state.start_offset:
+            return Trimmed()
+        if segment.lost_from is not None and offset >= segment.lost_from:
+            assert segment.end_offset is not None
+            return GivenUp(segment.lost_from, segment.end_offset)
+        copy = None if segment.is_sealed else self.followed_log
+        if copy is not None and copy.identity.base_offset <= offset <= copy.committed_end:
+            return Follower(segment, copy)
+        return self.whereabouts(segment)
 
-        What lies outside the chain is answered here: with an error that says what is there.
-        """
-        state = self.state.holding(offset)
-        if state is None or offset < self.state.start_offset or is_lost(state, offset) or self.is_here(state):
-            return None
-        return None if self._is_gone(state) else state
+    def is_elsewhere(self, offset: int) -> bool:
+        """Whether other nodes are to be asked for it."""
+        return isinstance(self.locate(offset), Follower | Remote)
 
-    def _is_gone(self, state: SegmentState) -> bool:
-        """Whether no disk that is in the cluster has this sealed segment: there is nobody to ask."""
-        return is_gone(state, self._storage.metadata.state.nodes)
-
-    def is_here(self, state: SegmentState) -> bool:
-        """Whether this node answers for a segment: it leads it, or has a whole copy of a sealed one (F3)."""
-        if not state.is_sealed:
-            return state.leader == self._storage.member
-        is_served = self._storage.replication.completions.is_served(state.uid)
-        return self._storage.member in state.replicas and is_served
+    def whereabouts(self, segment: SegmentState) -> Here | Remote | Unavailable:
+        """Who answers for a segment."""
+        if not segment.is_sealed:
+            return Here(segment) if segment.leader == self._storage.member else Remote(segment)
+        is_served = self._storage.replication.completions.is_served(segment.uid)
+        if self._storage.member in segment.replicas and is_served:
+            return Here(segment)
+        if is_gone(segment, self._storage.metadata.state.nodes):
+            return Unavailable(segment)
+        return Remote(segment)
 
     @property
     def followed_log(self) -> FollowedSegment | None:
@@ -103,8 +119,7 @@ class ReadableTopic:
 
     def is_given_up(self, offset: int) -> bool:
         """Whether an operator has given up what was there (F6)."""
-        state = self.state.holding(offset) if self.state.lost else None
-        return state is not None and is_lost(state, offset)
+        return bool(self.state.lost) and isinstance(self.locate(offset), GivenUp)
 
     async def ensure_open(self) -> Segment:
         """The chain's open segment, opened if need be; raises what prevents it."""
@@ -147,15 +162,35 @@ class ReadableTopic:
         """Whole committed frames from the one that holds `offset`; empty at the end."""
         if self.is_deleted:
             raise self._gone()
-        state, segment = self.state.holding(offset), self._segment
-        if state is None or offset < self.state.start_offset:
-            raise self.out_of_range(offset, await self._likely_end())
-        if state.is_sealed:
-            # Sealed a moment ago; by another node, perhaps, and then further on than was committed here.
-            is_led = segment is not None and segment.identity.uid == state.uid and state.lost_from is None
-            if segment is not None and is_led and offset < segment.committed_end:
-                return await self._read_led(segment, offset, max_bytes)
-            return await self._read_sealed(state, offset, max_bytes)
+        found = self.locate(offset)
+        if isinstance(found, Here | Remote | Unavailable):
+            led = self._led_until_now(found.segment, offset)
+            if led is not None:
+                return await self._read_led(led, offset, max_bytes)
+        match found:
+            case Here(segment):
+                read = self._read_sealed if segment.is_sealed else self._read_on
+                return await read(segment, offset, max_bytes)
+            case Follower(segment) | Remote(segment):
+                # The chain has grown since somebody looked where it is: who asked looks again.
+                raise NotLeader(f"{self.state.key_of(segment)} is on node {node_of(segment.leader)}")
+            case Unavailable():
+                raise await self._unavailable(offset)
+            case GivenUp(start, end):
+                raise self._given_up(offset, start, end)
+            case Trimmed():
+                raise self.out_of_range(offset, await self._likely_end())
+
+    def _led_until_now(self, state: SegmentState, offset: int) -> Segment | None:
+        """A segment that was sealed a moment ago and is still open here, if it has the offset: it was sealed
+        by another node, perhaps, and then further on than was committed here."""
+        segment = self._segment
+        if segment is None or segment.identity.uid != state.uid or not state.is_sealed:
+            return None
+        return segment if state.lost_from is None and offset < segment.committed_end else None
+
+    async def _read_on(self, state: SegmentState, offset: int, max_bytes: int) -> Found:
+        """From the open segment, which this node leads; it may be sealed meanwhile."""
         end = await self.known_end()
         if not self.state.start_offset <= offset <= end:
             raise self.out_of_range(offset, end)
@@ -164,10 +199,9 @@ class ReadableTopic:
             if self.end_offset > offset and not self.is_deleted:
                 return await self.read(offset, max_bytes)  # records came while others were asked
             return found_in([])
-        state, segment = self.state.holding(offset), self._segment
-        assert state is not None
-        if segment is None or segment.identity.uid != state.uid:
-            return await self._read_sealed(state, offset, max_bytes)  # sealed while the end was looked for
+        segment = self._segment
+        if segment is None or segment.identity.uid != state.uid or self._current is not segment:
+            return await self.read(offset, max_bytes)  # sealed while the end was looked for
         return await self._read_led(segment, offset, max_bytes)
 
     async def _read_led(self, segment: Segment, offset: int, max_bytes: int) -> Found:
@@ -228,14 +262,6 @@ class ReadableTopic:
             segment.release()
 
     async def _read_sealed(self, state: SegmentState, offset: int, max_bytes: int) -> Found:
-        if is_lost(state, offset):
-            raise self._lost(state, offset)
-        if not self.is_here(state):
-            if self._is_gone(state):
-                await self._raise_gone(offset)
-            # The chain has grown since somebody looked for the holder: who asked looks again.
-            raise NotLeader(f"{self.state.key_of(state)} is on node {node_of(state.leader)}")
-
         def read() -> Awaitable[Found]:
             return self._storage.sealed.read(self._identity(state), state, offset, max_bytes)
 
@@ -288,9 +314,7 @@ class ReadableTopic:
         there = f"it has {start} to {end - 1}" if end > start else f"it is empty, and starts at {end}"
         return OffsetOutOfRange(f"offset {offset} of topic {self.state.name} is not there: {there}")
 
-    def _lost(self, state: SegmentState, offset: int) -> RecordsLost:
-        start, end = state.data_end, state.end_offset
-        assert start is not None and end is not None
+    def _given_up(self, offset: int, start: int, end: int) -> RecordsLost:
         return RecordsLost(
             f"offset {offset} of topic {self.state.name} is lost, with all from {start} to {end - 1}: the "
             f"node that had them could not be reached, and an operator gave them up",
@@ -298,17 +322,18 @@ class ReadableTopic:
             offsets=(start, end),
         )
 
-    async def _raise_gone(self, offset: int) -> None:
-        """Raises, unless a copy was registered that this node has not heard of: what is told is final."""
+    async def _unavailable(self, offset: int) -> IsterError:
+        """That it is lost, unless a copy was registered that this node has not heard of: what is told is
+        final."""
         if not self._storage.metadata.is_alone:
             await self._storage.metadata.read_index(CURRENT_SECONDS)
-        state = self.state.holding(offset)
-        if state is None or not self._is_gone(state):
-            raise NotLeader(f"the segment of {self.state.name} that has offset {offset} has changed")
-        start, end = state.base_offset, state.data_end
+        found = self.locate(offset)
+        if not isinstance(found, Unavailable):
+            return NotLeader(f"the segment of {self.state.name} that has offset {offset} has changed")
+        start, end = found.segment.base_offset, found.segment.data_end
         assert end is not None
-        nodes = ", ".join(str(node_of(member)) for member in state.replicas)
-        raise RecordsLost(
+        nodes = ", ".join(str(node_of(member)) for member in found.segment.replicas)
+        return RecordsLost(
             f"offset {offset} of topic {self.state.name} cannot be read, with all from {start} to {end - 1}: "
             f"its only copies were on disks that left the cluster, of node {nodes}",
             hint=f"Read on from offset {end}. `ister topic recover {self.state.name}` records the loss.",
@@ -326,7 +351,9 @@ class ReadableTopic:
     def first_since(self, time_us: int) -> SegmentState:
         """The segment in which the first record appended at or after a time is, or would be."""
         for state in self.state.segments[:-1]:
-            if state.last_append_time_us >= time_us and not state.is_empty and not self._is_gone(state):
+            if state.last_append_time_us < time_us or state.is_empty:
+                continue
+            if not isinstance(self.whereabouts(state), Unavailable):
                 return state
         return self.state.open_segment
 
@@ -343,7 +370,7 @@ class ReadableTopic:
             if self.is_deleted:
                 raise self._gone()
             state = self.first_since(time_us)
-            if not self.is_here(state):
+            if not isinstance(self.whereabouts(state), Here):
                 raise self._led_elsewhere(state)
             if state.is_sealed:
                 found = await self._sealed_offset_at(state, time_us)
@@ -435,11 +462,6 @@ class ReadableTopic:
         if self._fault is not None:
             return self._fault.message
         return self._segment.failure.message if self._segment and self._segment.failure else ""
-
-
-def is_lost(segment: SegmentState, offset: int) -> bool:
-    """Whether an offset of this segment is among those that were given up (F6)."""
-    return segment.lost_from is not None and offset >= segment.lost_from
 
 
 def segment_path(topic_uid: int, segment: SegmentState) -> str:
