@@ -335,6 +335,33 @@ class StoreUnavailable(IsterError):
     )
 
 
+class CommitInDoubt(IsterError):
+    """An exactly-once write was cut short, and what would tell how far it got is not there any more."""
+
+    code = "commit-in-doubt"
+    wire = 50
+    default_hint = (
+        "Look which of the batch's records the topic has, and write the others by hand; then start the query "
+        "with a new checkpoint behind that batch."
+    )
+
+
+class StagedRecordsGone(IsterError):
+    """Records that were staged for an exactly-once write were dropped before they were appended."""
+
+    code = "staged-records-gone"
+    wire = 51
+    default_hint = "Run the job or the batch again: it stages its records anew."
+
+
+class StaleBatch(IsterError):
+    """A batch that is older than those which its query has committed, and of which nothing is known."""
+
+    code = "stale-batch"
+    wire = 52
+    default_hint = "Another driver runs this query, or its checkpoint was set back. Run it once."
+
+
 class InvariantBroken(IsterError):
     """A state that must not exist. Raised before harm is done rather than after."""
 

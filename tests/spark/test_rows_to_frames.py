@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from ister import sync
 from ister.errors import BadRequest, InvalidTopicName
-from ister.spark.sink.appending import FRAME_BYTES, FRAME_RECORDS, append_rows, bounded, by_topic
+from ister.spark.sink.appending import append_rows
+from ister.spark.sink.rows import FRAME_BYTES, FRAME_RECORDS, bounded, by_topic
 
 
 def batch(values: list[bytes], topics: list[str | None] | None = None) -> pa.RecordBatch:

@@ -21,7 +21,7 @@ from ister.client.administration import Administration
 from ister.client.producer import Producer, codec_named
 from ister.client.reader import Place, Reader, reading_key
 from ister.client.routing import Routes
-from ister.client.sequencer import MAX_WINDOW, Sequencer
+from ister.client.sequencer import MAX_WINDOW, Identity, Sequencer
 from ister.columns import RecordHeaders
 from ister.errors import ConfigError, ConnectionFailed, NotLeader, UnknownProducer
 from ister.io.clock import Clock, SystemClock
@@ -182,8 +182,18 @@ class Log(Administration):
         self._sequencers[topic] = sequencer
         return sequencer
 
+    def sequencer(self, topic: str, identity: Identity | None = None) -> Sequencer:
+        """For programs that make frames by themselves: up to 8 on their way, each appended once (A5), under
+        an `identity` of theirs or a new one. It is theirs to close, before this log."""
+        return self._sequencer(topic, MAX_WINDOW, identity=identity)
+
     def _sequencer(
-        self, topic: str, window: int, idempotent: bool = True, producer: Producer | None = None
+        self,
+        topic: str,
+        window: int,
+        idempotent: bool = True,
+        producer: Producer | None = None,
+        identity: Identity | None = None,
     ) -> Sequencer:
         return Sequencer(
             topic,
@@ -194,6 +204,7 @@ class Log(Administration):
             request_timeout_s=self._request_timeout_s,
             retry_deadline_s=self._retry_deadline_s,
             on_settled=producer.settled if producer is not None else None,
+            identity=identity,
         )
 
     def read(

@@ -109,6 +109,11 @@ class Sequencer:
         self._take_identity()
 
     @property
+    def producer_id(self) -> int:
+        """Of the frame that was put last, as long as none has failed for good."""
+        return self._producer_id
+
+    @property
     def has_slot(self) -> bool:
         """Whether a frame put now would go out now, or with the next round."""
         if len(self._queue) < self.window:
@@ -142,13 +147,21 @@ class Sequencer:
         )
         return self._enqueue(frame, len(values), expected_offset)
 
-    def put_frame(self, frame: Frame) -> Batch:
+    def put_frame(self, frame: Frame, expected_offset: int = ANY_OFFSET) -> Batch:
         """As `put`, of records that are in a frame already, of another producer's perhaps."""
+        return self.put_made(
+            lambda producer_id, sequence: reidentified(frame, producer_id, sequence),
+            frame.header.count,
+            expected_offset,
+        )
+
+    def put_made(
+        self, make: Callable[[int, int], bytes], count: int, expected_offset: int = ANY_OFFSET
+    ) -> Batch:
+        """As `put`, of a frame of so many records that `make` makes for a producer id and a sequence."""
         if self.finished is not None:
             raise self.finished.again()
-        return self._enqueue(
-            reidentified(frame, self._producer_id, self._sequence), frame.header.count, ANY_OFFSET
-        )
+        return self._enqueue(make(self._producer_id, self._sequence), count, expected_offset)
 
     def _enqueue(self, frame: bytes, count: int, expected_offset: int) -> Batch:
         if self._idempotent:

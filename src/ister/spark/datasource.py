@@ -19,6 +19,7 @@ from ister.spark.versions import check_version, installed_version
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from ister.spark.sink.stream_writer import IsterStreamWriter
     from ister.spark.sink.writer import IsterWriter
     from ister.spark.source.reader import IsterReader
 
@@ -61,6 +62,16 @@ class IsterSource(DataSource):
         with hints_shown():
             options = parse_write_options(self.options)
             writer = IsterWriter(options, schema, overwrite)
+        _warn_ignored(options.ignored)
+        return writer
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> IsterStreamWriter:  # noqa: N802
+        from ister.spark.options import parse_write_options
+        from ister.spark.sink.stream_writer import IsterStreamWriter
+
+        with hints_shown():
+            options = parse_write_options(self.options, is_stream=True)
+            writer = IsterStreamWriter(options, schema, overwrite)
         _warn_ignored(options.ignored)
         return writer
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from ister.client.routing import DEFAULT_PORT, parse_bootstrap
 from ister.errors import ConfigError
-from ister.names import normalise_topic
+from ister.names import is_system, normalise_topic
 from ister.settings import nearest
 
 _GUIDE: Final = "docs/guides/spark.md lists the options."
@@ -34,7 +34,11 @@ _READ: Final = (
     "minPartitions",
     "maxRecordsPerPartition",
 )
-_WRITE: Final = ("bootstrap.servers", "kafka.bootstrap.servers", "topic")
+_WRITE: Final = ("bootstrap.servers", "kafka.bootstrap.servers", "topic", "delivery")
+_TRANSACTION: Final = ("txnAppId", "txnVersion")
+EXACTLY_ONCE: Final = "exactly-once"
+ATOMIC: Final = "atomic"
+AT_LEAST_ONCE: Final = "at-least-once"
 _SPARKS_OWN: Final = frozenset({"path", "queryname", "checkpointlocation"})
 _SECURITY: Final = ("kafka.security.", "kafka.sasl.", "kafka.ssl.")
 _KAFKAS_LATER: Final = {
@@ -88,6 +92,11 @@ class WriteOptions:
     bootstrap: str
     topic: str | None
     """The full name; None if each row names its own."""
+    delivery: str
+    """Of a stream `EXACTLY_ONCE`, of a table `ATOMIC`; of either `AT_LEAST_ONCE`."""
+    application: str | None
+    """Who writes a table (`txnAppId`), if versions of it are to be recognised."""
+    version: int
     ignored: tuple[str, ...]
 
 
@@ -108,11 +117,44 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     )
 
 
-def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
+def parse_write_options(options: Mapping[str, str], *, is_stream: bool = False) -> WriteOptions:
     given = _lowered(options)
-    ignored = _check_names(given, _WRITE)
+    ignored = _check_names(given, _WRITE if is_stream else (*_WRITE, *_TRANSACTION))
     topic = given.get("topic")
-    return WriteOptions(_bootstrap(given), None if topic is None else normalise_topic(topic), ignored)
+    name = None if topic is None else normalise_topic(topic)
+    if name is not None and is_system(name):
+        raise ConfigError(
+            f"topic {name} is one of Ister's own", hint="Choose a name that does not begin with _."
+        )
+    delivery = _delivery(given, EXACTLY_ONCE if is_stream else ATOMIC)
+    application, version = _transaction(given, delivery)
+    return WriteOptions(_bootstrap(given), name, delivery, application, version, ignored)
+
+
+def _delivery(given: Mapping[str, str], default: str) -> str:
+    delivery = given.get("delivery", default).strip().lower()
+    if delivery not in (default, AT_LEAST_ONCE):
+        raise ConfigError(f"delivery is {delivery!r}", hint=f"Give {default} or {AT_LEAST_ONCE}.")
+    return delivery
+
+
+def _transaction(given: Mapping[str, str], delivery: str) -> tuple[str | None, int]:
+    app_id, version = (given.get(name.lower()) for name in _TRANSACTION)
+    if (app_id is None) != (version is None):
+        missing = _TRANSACTION[app_id is not None]
+        raise ConfigError(
+            f"{missing} is missing", hint="Give both txnAppId and txnVersion, or neither of them."
+        )
+    if app_id is None or version is None:
+        return None, 0
+    if not app_id.strip():
+        raise ConfigError("txnAppId is empty", hint="Give a name that this writer keeps from run to run.")
+    if delivery == AT_LEAST_ONCE:
+        raise ConfigError(
+            f"txnAppId is given, and delivery={AT_LEAST_ONCE}, which does not look at it",
+            hint="Leave out one of them.",
+        )
+    return app_id, _number("txnVersion", version, "a whole number that grows from write to write")
 
 
 def _lowered(options: Mapping[str, str]) -> dict[str, str]:
