@@ -263,6 +263,11 @@ class ReplicatedMetadata:
         return member == self.member or self.peers.is_alive(member)
 
     @property
+    def others_alive(self) -> list[int]:
+        """The other active members that answer."""
+        return [m for m in self.state.active_members if m != self.member and self.is_alive(m)]
+
+    @property
     def has_majority(self) -> bool:
         """Whether so many voters answer this node that the metadata can change."""
         membership = self.status().membership

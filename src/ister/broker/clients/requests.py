@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ister.asking import ask_each
 from ister.broker.clients import controls
 from ister.broker.clients.fetching import MAX_FETCH_BYTES as MAX_FETCH_BYTES
 from ister.broker.clients.fetching import MAX_WAIT_MS as MAX_WAIT_MS
@@ -183,20 +184,14 @@ class Requests:
 
     async def _gather(self, prefix: str) -> list[messages.TopicDescription]:
         broker = self._broker
-        members = [m for m in broker.metadata.state.active_members if m != broker.metadata.member]
         header = encode_header(messages.ListTopics(prefix, True))
 
         async def ask(member: int) -> list[messages.TopicDescription]:
-            try:
-                async with asyncio.timeout(GATHER_SECONDS):
-                    answer = await broker.forwarder.request(member, Kind.LIST_TOPICS, header)
-                return decode_message(messages.TopicList, answer.header or answer.payload).topics
-            except (IsterError, TimeoutError) as error:
-                log.debug("node %d did not list its topics: %s", node_of(member), error)
-                return []
+            answer = await broker.forwarder.request(member, Kind.LIST_TOPICS, header)
+            return decode_message(messages.TopicList, answer.header or answer.payload).topics
 
-        lists = await asyncio.gather(*(ask(m) for m in members if broker.metadata.is_alive(m)))
-        return [described for found in lists for described in found]
+        told = await ask_each(broker.metadata.others_alive, ask, GATHER_SECONDS)
+        return [described for found in told.answers.values() for described in found]
 
     async def _be_current(self) -> None:
         """Views for people are of now, if the metadata leader can be asked."""

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from ister.asking import ask_in_turn
+from ister.broker.forward.forwarding import REQUEST_SECONDS
 from ister.broker.topic.location import Trimmed
 from ister.broker.topic.topic_log import TopicLog
 from ister.client.connection import Answer
@@ -44,6 +46,8 @@ CONFIRM_SECONDS = 2.0
 MOVED_SECONDS = 3.0
 """How long somebody who asks for what is just being handed off is kept waiting."""
 _MOVED_PAUSE_SECONDS = 0.02
+_PASSED_OVER = (ConnectionFailed, NodeUnreachable, NotLeader, RequestTimeout, CorruptSegment, StorageFailed)
+"""Another node may answer. A read that was lost on the way is simply asked for again."""
 
 T = TypeVar("T")
 
@@ -64,18 +68,19 @@ class Elsewhere:
         self.forwards.add()
         header = encode_header(request)
         sources = self._sources(segment, isinstance(request, messages.Fetch) and request.read_from_any)
-        for source in sources:
-            try:
-                return await self._broker.forwarder.request(
-                    source, kind, header, timeout_s=10.0 + wait_s, wait_s=wait_s
-                )
-            except ConnectionFailed as error:  # a read that was lost on the way may simply be asked for again
-                if source == sources[-1]:
-                    raise NodeUnreachable(f"node {node_of(source)} was lost: {error.message}") from error
-            except (NodeUnreachable, NotLeader, RequestTimeout, CorruptSegment, StorageFailed):
-                if source == sources[-1]:
-                    raise
-        raise NodeUnreachable("no node has it")
+        told = await ask_in_turn(
+            sources,
+            lambda member: self._broker.forwarder.request(
+                member, kind, header, timeout_s=REQUEST_SECONDS + wait_s, wait_s=wait_s
+            ),
+            passed_over=_PASSED_OVER,
+        )
+        for answer in told.answers.values():
+            return answer
+        why = told.faults[sources[-1]]
+        if isinstance(why, ConnectionFailed):
+            raise NodeUnreachable(f"node {node_of(sources[-1])} was lost: {why.message}") from why
+        raise why
 
     def index_of(self, segment: SegmentState) -> int:
         """What the node that is asked must know: that the segment is there, or that it is sealed."""

@@ -7,12 +7,12 @@ more would be lost than the operator was shown.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from ister.asking import ask_each
 from ister.broker.losses.loss_view import ASK_SECONDS, LOOK_AGAIN
-from ister.errors import BadRequest, IsterError
+from ister.errors import BadRequest
 from ister.metadata.commands import AcceptGone, KeptPart, Result
 from ister.metadata.nodes import is_in_cluster
 from ister.metadata.state import SegmentState, TopicState
@@ -73,22 +73,19 @@ async def _kept_part(broker: Broker, topic: TopicState, segment: SegmentState, a
     request = AskReach(topic.uid, segment.uid, metadata.state.applied_index)
 
     async def ask(member: int) -> ReachAnswer:
-        try:
-            async with asyncio.timeout(ASK_SECONDS):
-                if member == metadata.member:
-                    return await replication.reach(request)
-                header = encode_header(request)
-                found = await replication.ask(member, PeerKind.REACH, header, ASK_SECONDS)
-                return decode_header(ReachAnswer, found)
-        except (IsterError, TimeoutError) as error:
-            raise BadRequest(
-                f"nothing is given up: node {node_of(member)} is in the cluster and may have {key}, but "
-                f"did not say how far ({str(error) or 'it did not answer in time'})",
-                hint=f"Start node {node_of(member)}, or mend what it says. If its disk is gone for good, "
-                f"say so (--replace-disk, or `ister node remove --disk-gone`). {again}",
-            ) from error
+        if member == metadata.member:
+            return await replication.reach(request)
+        found = await replication.ask(member, PeerKind.REACH, encode_header(request), ASK_SECONDS)
+        return decode_header(ReachAnswer, found)
 
-    reached = dict(zip(there, await asyncio.gather(*map(ask, there)), strict=True))
+    reached, faults = await ask_each(there, ask, ASK_SECONDS)
+    for member, why in faults.items():
+        raise BadRequest(
+            f"nothing is given up: node {node_of(member)} is in the cluster and may have {key}, but did not "
+            f"say how far ({why})",
+            hint=f"Start node {node_of(member)}, or mend what it says. If its disk is gone for good, say so "
+            f"(--replace-disk, or `ister node remove --disk-gone`). {again}",
+        ) from why
     if not reached:
         return None
     longest = max(reached, key=lambda member: reached[member].end_offset)

@@ -8,14 +8,13 @@ and who is up but does not say what it has may have more than the others.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from ister.asking import ask_each
 from ister.broker.losses import gone
 from ister.broker.topic.sealing import most_it_can_reach
-from ister.errors import IsterError
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.messages import Kind, RecoverTopic
@@ -72,20 +71,12 @@ class LossView:
         broker, segment = self._broker, topic.state.open_segment
         header = encode_header(RecoverTopic(topic.state.name, own_only=True, min_index=segment.uid))
 
-        async def ask(member: int) -> KnownOfTopic | None:
-            try:
-                answer = await broker.forwarder.request(
-                    member, Kind.RECOVER_TOPIC, header, timeout_s=ASK_SECONDS
-                )
-                return decode_header(KnownOfTopic, answer.header or answer.payload)
-            except IsterError as error:
-                log.debug("node %d did not say what it knows: %s", node_of(member), error)
-                return None
+        async def ask(member: int) -> KnownOfTopic:
+            answer = await broker.forwarder.request(member, Kind.RECOVER_TOPIC, header)
+            return decode_header(KnownOfTopic, answer.header or answer.payload)
 
-        metadata = broker.metadata
-        others = [m for m in metadata.state.active_members if m != metadata.member and metadata.is_alive(m)]
-        own, told = self.own(topic), await asyncio.gather(*map(ask, others))
-        return [own, *(found for found in told if found is not None and found.segment_uid == segment.uid)]
+        own, told = self.own(topic), await ask_each(broker.metadata.others_alive, ask, ASK_SECONDS)
+        return [own, *(found for found in told.answers.values() if found.segment_uid == segment.uid)]
 
     async def _fence_all(
         self, topic: TopicState, segment: SegmentState, recovery: int
@@ -98,19 +89,14 @@ class LossView:
         replication, metadata = self._broker.replication, self._broker.metadata
         request = Fence(topic.uid, segment.uid, recovery)
 
-        async def fence(member: int) -> FenceAnswer | str:
-            try:
-                async with asyncio.timeout(ASK_SECONDS):
-                    if member == metadata.member:
-                        return await replication.copies.fence(request)
-                    header = encode_header(request)
-                    found = await replication.ask(member, PeerKind.FENCE, header, ASK_SECONDS)
-                    return decode_header(FenceAnswer, found)
-            except (IsterError, OSError, TimeoutError) as error:
-                return str(error) or "it did not answer in time"
+        async def fence(member: int) -> FenceAnswer:
+            if member == metadata.member:
+                return await replication.copies.fence(request)
+            found = await replication.ask(member, PeerKind.FENCE, encode_header(request), ASK_SECONDS)
+            return decode_header(FenceAnswer, found)
 
-        members = [m for m in segment.replicas if metadata.is_alive(m)]
-        return dict(zip(members, await asyncio.gather(*map(fence, members)), strict=True))
+        told = await ask_each(filter(metadata.is_alive, segment.replicas), fence, ASK_SECONDS)
+        return {**told.answers, **{member: str(why) for member, why in told.faults.items()}}
 
     async def look(self, topic: TopicLog, obstacle: str = "") -> Found:
         """`obstacle` is what prevents any change, whatever is found."""

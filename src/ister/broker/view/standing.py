@@ -11,10 +11,10 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ister.errors import IsterError
+from ister.asking import ask_each
 from ister.metadata.state import TopicState
 from ister.protocol.codec import decode_header, encode_header
-from ister.protocol.peer import PeerKind, node_of
+from ister.protocol.peer import PeerKind
 from ister.protocol.standing import AskStanding, FollowerStanding, RecoveryStanding, Standing, TopicFault
 
 if TYPE_CHECKING:
@@ -141,17 +141,12 @@ class Standings:
     async def gather(self, members: Iterable[int], topic_uid: int = 0) -> dict[int, Standing]:
         """What these members say of themselves, by member; of those that say nothing in time, nothing."""
         header = encode_header(AskStanding(topic_uid))
-        found: dict[int, Standing] = {}
 
-        async def ask(member: int) -> None:
-            try:
-                answer = await self._replication.ask(member, PeerKind.STANDING, header, ASK_SECONDS)
-                found[member] = decode_header(Standing, answer)
-            except IsterError as error:
-                log.debug("node %d did not say how its copies are: %s", node_of(member), error)
+        async def ask(member: int) -> Standing:
+            answer = await self._replication.ask(member, PeerKind.STANDING, header, ASK_SECONDS)
+            return decode_header(Standing, answer)
 
         metadata = self._broker.metadata
         others = [m for m in dict.fromkeys(members) if m != metadata.member and metadata.is_alive(m)]
-        await asyncio.gather(*map(ask, others))
-        found[metadata.member] = self.own(topic_uid)
-        return found
+        told = await ask_each(others, ask, ASK_SECONDS)
+        return {**told.answers, metadata.member: self.own(topic_uid)}

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from ister.asking import Asked, ask_in_turn
 from ister.errors import (
     ConnectionFailed,
     CorruptFrame,
     CorruptSegment,
-    IsterError,
     NodeUnreachable,
     RequestTimeout,
     StorageFailed,
@@ -86,29 +86,24 @@ class Sources:
             return await self._ask(member, PeerKind.READ_LOG, encode_header(request), READ_SECONDS)
 
         async def read(offset: int, max_bytes: int) -> bytes:
-            unheard: IsterError | None = None
-            corrupt: dict[int, IsterError] = {}
-            for member in list(order):
-                try:
-                    return await read_from(member, offset, max_bytes)
-                except CorruptSegment as error:
-                    corrupt[member] = error
-                except IsterError as error:
-                    unheard = error
+            told = await ask_in_turn(order, lambda member: read_from(member, offset, max_bytes))
+            for member in told.faults:
                 order.remove(member)  # the next read begins with another
                 order.append(member)
-            # What is damaged may lie behind what is wanted: then a single frame can still be had.
-            for member in corrupt:
-                try:
-                    return await read_from(member, offset, 1)
-                except IsterError as error:
-                    corrupt[member] = error
-            if unheard is not None or not corrupt:
-                why = unheard.message if unheard is not None else "there is nobody to ask"
+            corrupt = [member for member, why in told.faults.items() if isinstance(why, CorruptSegment)]
+            if not told.answers:
+                # What is damaged may lie behind what is wanted: then a single frame can still be had.
+                again = await ask_in_turn(corrupt, lambda member: read_from(member, offset, 1))
+                told = Asked(again.answers, {**told.faults, **again.faults})
+            for frames in told.answers.values():
+                return frames
+            unheard = [str(why) for member, why in told.faults.items() if member not in corrupt]
+            if unheard or not corrupt:
+                why = unheard[-1] if unheard else "there is nobody to ask"
                 raise NodeUnreachable(f"{identity.key} cannot be had at offset {offset}: {why}")
             raise CorruptFrame(
                 f"nobody has a good frame of {identity.key} at offset {offset}: "
-                f"{'; '.join(error.message for error in corrupt.values())}"
+                f"{'; '.join(map(str, told.faults.values()))}"
             )
 
         names = ", ".join(str(node_of(member)) for member in members)
