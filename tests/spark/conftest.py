@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from spark_cluster import ConnectServer, StandaloneSpark
 
 from ister import sync
 
@@ -83,6 +84,22 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture(scope="session")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneSpark]:
+    """A Spark cluster of a master and two workers; use it from `spark_cluster.run_script`."""
+    made = StandaloneSpark(tmp_path_factory.mktemp("standalone"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    """A Spark Connect server; use it from `spark_cluster.run_script`."""
+    made = ConnectServer(tmp_path_factory.mktemp("connect"))
+    yield made
+    made.stop()
 
 
 @pytest.fixture

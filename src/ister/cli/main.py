@@ -39,7 +39,7 @@ INTERRUPTED: Final = 130
 
 EXIT_CODES: Final = {
     OK: "done",
-    FAILED: "the operation failed; or `ister cluster health` or `ister topic recover` found a problem",
+    FAILED: "the operation failed; or a look, as `ister cluster health` or `spark check`, found a problem",
     USAGE: "wrong usage: a command, option, name, setting or configuration",
     UNREACHABLE: "no broker could be reached, or it did not answer in time",
     NOT_FOUND: "not found: an unknown topic",
@@ -77,6 +77,7 @@ COMMANDS: Final = {
     ),
     "cluster": LazyCommand("ister.cli.cluster:cluster", "Status, health and figures of the cluster."),
     "node": LazyCommand("ister.cli.node:node", "List, add, remove and promote the nodes of a cluster."),
+    "spark": LazyCommand("ister.cli.spark:spark", "Check that Spark and the brokers reach each other."),
     "spark-shell": LazyCommand(
         "ister.cli.spark_shell:spark_shell", "A PySpark prompt where every topic is a view."
     ),

@@ -31,8 +31,12 @@ class SparkPlace(NamedTuple):
     @contextmanager
     def session(self, terminal: Terminal, app_name: str) -> Iterator[SparkSession]:
         """The session there, which ends with the command."""
+        import logging
+
         from ister.spark import session
 
+        # It writes a page of JSON beside each error that Spark raises, with nothing in it that is not there.
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         if terminal.errors_to_terminal:
             terminal.tell(terminal.paint_errors("dim", f"starting Spark at {self} ..."))
         found = session(app_name, master=self.master, remote=self.remote, **self.conf)
