@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from ister.client.connection import Answer
-from ister.client.reader import topic_of, wire_place
+from ister.client.reader import reading_key, topic_of, wire_place
 from ister.client.retry import Retries
 from ister.client.routing import Routes
 from ister.errors import IsterError, TopicExists, UnknownTopic
@@ -21,6 +21,7 @@ from ister.io.clock import Clock
 from ister.names import normalise_topic
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.messages import (
+    LATEST,
     AddNode,
     AlterTopic,
     Cluster,
@@ -31,6 +32,8 @@ from ister.protocol.messages import (
     DeleteTopic,
     DescribeTopic,
     Empty,
+    Fetch,
+    FetchAnswer,
     Kind,
     ListOffsets,
     ListOffsetsAnswer,
@@ -163,6 +166,34 @@ class Administration:
         header = encode_header(ListOffsets(name, [wire_place(place)], self._routes.known_index(name)))
         answer = await self.call(f"finding offsets of {name}", Kind.LIST_OFFSETS, header, name)
         return decode_header(ListOffsetsAnswer, answer.header).offsets[0]
+
+    async def end_of(self, topic: str, *, uid: int = 0) -> int:
+        """Where the topic ends; with `uid`, only if it is still that one (I3)."""
+        name = normalise_topic(topic)
+        header = encode_header(ListOffsets(name, [LATEST], self._routes.known_index(name), topic_uid=uid))
+        key = reading_key(name)
+        answer = await self.call(f"finding the end of {name}", Kind.LIST_OFFSETS, header, key)
+        return decode_header(ListOffsetsAnswer, answer.header).offsets[0]
+
+    async def wait_for_record(self, topic: str, offset: int, *, uid: int = 0, wait_s: float) -> int:
+        """Wait, if the topic ends at `offset`, until there is a record, or the time is over. Returns the end
+        that it has then, as far as the node that answers knows: without a record of it being sent."""
+        name = normalise_topic(topic)
+        key = reading_key(name)
+        request = Fetch(
+            name,
+            offset,
+            max_bytes=1,
+            wait_ms=int(wait_s * 1000),
+            min_index=self._routes.known_index(name),
+            only_wait=True,
+            topic_uid=uid,
+        )
+        what = f"waiting for offset {offset} of {name}"
+        answer = await self.call(what, Kind.FETCH, encode_header(request), key, wait_s=wait_s)
+        told = decode_header(FetchAnswer, answer.header)
+        self._routes.learned(key, told.served_by)
+        return told.end_offset
 
     async def cluster(self) -> ClusterAnswer:
         """The nodes, and what is wrong; each node is asked how its copies of segments are."""

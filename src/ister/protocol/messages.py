@@ -92,7 +92,8 @@ class Fetch(Message, frozen=True):
     """How long to wait if `offset` is the end and nothing is there yet."""
     min_index: int = 0
     only_wait: bool = False
-    """From a node that passes it on: answer without a payload, once there is one or the wait is over."""
+    """Answer without a payload, once there is one or the wait is over: for a node that passes the request on,
+    and for a client that only wants to know whether there is more."""
     topic_uid: int = 0
     """The topic that the reader has read so far: one that was made again under its name is another (I3)."""
     here_only: bool = False
@@ -120,6 +121,8 @@ class ListOffsets(Message, frozen=True):
     """`EARLIEST`, `LATEST`, or a time in microseconds: the first record appended at or after it."""
     min_index: int = 0
     here_only: bool = False
+    topic_uid: int = 0
+    """Of the topic that has it, and no other that has its name now (I3); of any for 0."""
 
 
 class ListOffsetsAnswer(Message, frozen=True):

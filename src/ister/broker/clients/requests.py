@@ -120,7 +120,9 @@ class Requests:
             if request.here_only:
                 raise no_copy(topic, segment)
             index = self._elsewhere.index_of(segment)
-            passed = messages.ListOffsets(request.topic, [at], index, segment.is_sealed)
+            passed = messages.ListOffsets(
+                request.topic, [at], index, segment.is_sealed, request.topic_uid
+            )
             answer = await self._elsewhere.ask(segment, Kind.LIST_OFFSETS, passed)
             found = decode_message(messages.ListOffsetsAnswer, answer.header).offsets[0]
             if at == LATEST:
@@ -128,7 +130,7 @@ class Requests:
             return found
 
         return await self._elsewhere.keep_looking(
-            lambda: self._broker.find(request.topic, request.min_index), ask
+            lambda: self._broker.find_same(request.topic, request.topic_uid, request.min_index), ask
         )
 
     # Topics.
