@@ -14,7 +14,7 @@ Any number of threads may share a log. A wait that is interrupted (Ctrl-C) is ca
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -142,6 +142,16 @@ class Log:
 
     def offsets_at(self, topic: str, place: str | int | datetime) -> int:
         return self._run(self._log.offsets_at(topic, place))
+
+    def ends_of(self, uids: Mapping[str, int]) -> dict[str, int | None]:
+        return self._run(self._log.ends_of(uids))
+
+    def wait_for_records(self, ends: Mapping[str, int], wait_s: float) -> None:
+        self._run(self._log.wait_for_records(ends, wait_s))
+
+    @property
+    def cluster_id(self) -> str:
+        return self._log.cluster_id
 
     def cluster(self) -> ClusterAnswer:
         return self._run(self._log.cluster())

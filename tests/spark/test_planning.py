@@ -15,7 +15,7 @@ from ister import sync
 from ister.errors import ConfigError, CorruptSegment, OffsetOutOfRange, RecordsLost, UnknownTopic
 from ister.frame import Frame, decode, encode, stamp
 from ister.spark.frames import _RangeReader
-from ister.spark.options import parse_read_options
+from ister.spark.options import parse_table_options
 from ister.spark.ranges import Loss, OffsetRange
 from ister.spark.source.planning import divide, plan
 from ister.spark.source.reading import read_range
@@ -29,7 +29,7 @@ def offsets_read(bootstrap: str, part: OffsetRange, *, fails: bool = True) -> li
 
 
 def planned(bootstrap: str, **options: str) -> list[OffsetRange]:
-    return plan(parse_read_options({"bootstrap.servers": bootstrap, **options}), cores=2)
+    return plan(parse_table_options({"bootstrap.servers": bootstrap, **options}), cores=2)
 
 
 def bounds(parts: list[OffsetRange]) -> list[tuple[int, int]]:

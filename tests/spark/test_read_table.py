@@ -48,14 +48,14 @@ def micros(moment: datetime) -> int:
 
 
 def test_batches_have_exactly_the_schema_that_spark_compares_them_with(bootstrap: str, log: sync.Log) -> None:
-    from ister.spark.options import parse_read_options
+    from ister.spark.options import parse_table_options
     from ister.spark.ranges import Loss
     from ister.spark.source.planning import plan
     from ister.spark.source.reading import read_range
 
     log.append("exact", [b"a"], headers=[[("h", b"1")]])
     log.append("exact", [b"b"], timestamps_us=[1])
-    (part,) = plan(parse_read_options({"bootstrap.servers": bootstrap, "subscribe": "exact"}), 1)
+    (part,) = plan(parse_table_options({"bootstrap.servers": bootstrap, "subscribe": "exact"}), 1)
     schema = arrow_schema(table_schema(include_headers=True))
     (batch,) = read_range(bootstrap, part, schema, Loss(True))
     assert batch.schema.equals(schema)

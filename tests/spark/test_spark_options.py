@@ -5,22 +5,38 @@ from __future__ import annotations
 import pytest
 
 from ister.errors import ConfigError, IsterError
-from ister.spark.options import Moment, parse_read_options, parse_write_options
+from ister.spark.options import (
+    ReadOptions,
+    parse_include_headers,
+    parse_stream_options,
+    parse_table_options,
+    parse_write_options,
+)
+from ister.spark.source.places import Moment
+
+
+def parse_read_options(options: dict[str, str]) -> ReadOptions:
+    return parse_table_options(options).read
 
 
 def read_error(**options: str) -> IsterError:
     with pytest.raises(IsterError) as caught:
-        parse_read_options({"subscribe": "orders", **options})
+        parse_table_options({"subscribe": "orders", **options})
+    return caught.value
+
+
+def stream_error(**options: str) -> IsterError:
+    with pytest.raises(IsterError) as caught:
+        parse_stream_options({"subscribe": "orders", **options})
     return caught.value
 
 
 def test_names_are_recognised_in_any_case_and_topics_by_their_full_name() -> None:
-    options = parse_read_options({"SUBSCRIBE": "orders, shop/orders,orders", "INCLUDEHEADERS": "True"})
-    assert options.topics == ("default/orders", "shop/orders")
-    assert options.include_headers
-    assert options.fail_on_data_loss
-    assert options.start == {"default/orders": "earliest", "shop/orders": "earliest"}
-    assert options.end == {"default/orders": "latest", "shop/orders": "latest"}
+    options = parse_table_options({"SUBSCRIBE": "orders, shop/orders,orders", "INCLUDEHEADERS": "True"})
+    assert options.read.subscription.topics == ("default/orders", "shop/orders")
+    assert options.read.include_headers
+    assert options.read.fail_on_data_loss
+    assert (options.read.start.everywhere, options.end.everywhere) == ("earliest", "latest")
 
 
 @pytest.mark.parametrize("name", ["bootstrap.servers", "kafka.bootstrap.servers"])
@@ -62,30 +78,97 @@ def test_an_option_that_asks_for_security_is_refused_rather_than_ignored(name: s
     assert name in read_error(**{name: "SASL_SSL"}).message
 
 
-def test_an_option_of_the_kafka_connector_that_is_not_here_is_called_so() -> None:
-    assert (
-        "subscribePattern of the Kafka connector is not supported"
-        in read_error(subscribepattern="a.*").message
-    )
+def test_options_that_tune_kafkas_consumer_pass_and_are_named_but_not_in_a_write() -> None:
+    given = {"subscribe": "t", "kafkaconsumer.polltimeoutms": "1", "fetchoffset.numretries": "3"}
+    assert parse_read_options(given).ignored == ("fetchoffset.numretries", "kafkaconsumer.polltimeoutms")
+    with pytest.raises(ConfigError, match="fetchoffset"):
+        parse_write_options({"fetchoffset.numretries": "3"})
+
+
+def test_a_group_prefix_names_a_stream_and_means_nothing_to_a_table() -> None:
+    assert parse_stream_options({"subscribe": "t", "groupidprefix": "night"}).name == "night"
+    assert parse_read_options({"subscribe": "t", "groupidprefix": "night"}).ignored == ("groupidprefix",)
 
 
 def test_offsets_by_topic_are_kafkas_json_with_its_two_negative_numbers() -> None:
-    options = parse_read_options(
+    options = parse_table_options(
         {
             "assign": '{"a": [0], "ns/b": [0]}',
             "startingoffsets": '{"a": {"0": 7}, "ns/b": {"0": -2}}',
             "endingoffsets": '{"/default/a": {"0": -1}, "ns/b": {"0": 30}}',
         }
     )
-    assert options.start == {"default/a": 7, "ns/b": "earliest"}
-    assert options.end == {"default/a": "latest", "ns/b": 30}
+    assert options.read.start.by_topic == {"default/a": 7, "ns/b": "earliest"}
+    assert options.end.by_topic == {"default/a": "latest", "ns/b": 30}
 
 
-def test_a_timestamp_goes_before_an_offset() -> None:
-    options = parse_read_options(
-        {"subscribe": "a", "startingtimestamp": "1700000000123", "startingoffsets": "earliest"}
-    )
-    assert options.start == {"default/a": Moment(1_700_000_000_123_000)}
+BY_TOPIC = '{"a": {"0": 1700000000123}}'
+
+
+def test_a_time_goes_before_a_time_for_each_topic_and_that_before_an_offset() -> None:
+    given = {"subscribe": "a", "startingoffsets": "earliest"}
+    assert parse_read_options(given).start.of("default/a") == "earliest"
+    given["startingoffsetsbytimestamp"] = BY_TOPIC
+    assert parse_read_options(given).start.of("default/a") == Moment(1_700_000_000_123_000, True)
+    given["startingtimestamp"] = "5"
+    assert parse_read_options(given).start.of("default/a") == Moment(5000, True)
+
+
+def test_an_end_by_time_need_not_be_there_and_a_start_need_not_if_that_is_said() -> None:
+    ending = parse_table_options({"subscribe": "a", "endingoffsetsbytimestamp": BY_TOPIC}).end
+    assert ending.of("default/a") == Moment(1_700_000_000_123_000)
+    given = {"subscribe": "a", "startingtimestamp": "5", "startingoffsetsbytimestampstrategy": "latest"}
+    assert parse_read_options(given).start.of("default/a") == Moment(5000)
+
+
+def test_a_stream_begins_at_the_end_and_a_table_at_the_beginning() -> None:
+    assert parse_stream_options({"subscribe": "a"}).read.start.everywhere == "latest"
+    assert parse_table_options({"subscribe": "a"}).read.start.everywhere == "earliest"
+    by_topic = parse_stream_options({"subscribe": "a", "startingoffsets": '{"a": {"0": -1}}'})
+    assert by_topic.read.start.by_topic == {"default/a": "latest"}
+
+
+@pytest.mark.parametrize("name", ["endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"])
+def test_an_end_is_an_error_in_a_stream(name: str) -> None:
+    assert "is for a table (read), and this is a stream" in stream_error(**{name: "latest"}).message
+
+
+@pytest.mark.parametrize(
+    "name", ["maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "maxbytespertrigger"]
+)
+def test_a_limit_of_triggers_is_an_error_in_a_table(name: str) -> None:
+    assert "is for a stream (readStream), and this is a table" in read_error(**{name: "5"}).message
+
+
+def test_limits_of_triggers_have_units_and_kafkas_defaults() -> None:
+    assert parse_stream_options({"subscribe": "a"}).limits.max_delay_s == 15 * 60
+    given = {"maxoffsetspertrigger": "7", "minoffsetspertrigger": "5", "maxtriggerdelay": "10s"}
+    limits = parse_stream_options({"subscribe": "a", "maxbytespertrigger": "2m", **given}).limits
+    assert (limits.max_offsets, limits.min_offsets, limits.max_delay_s) == (7, 5, 10.0)
+    assert limits.max_bytes == 2 * 1024 * 1024
+    error = stream_error(maxoffsetspertrigger="5", minoffsetspertrigger="7")
+    assert "minOffsetsPerTrigger is 7, maxOffsetsPerTrigger 5" in error.message
+    assert "which is not a duration" in stream_error(maxtriggerdelay="soon").message
+
+
+def test_columns_are_known_before_anybody_knows_whether_it_is_a_stream() -> None:
+    given = {"subscribe": "a", "includeheaders": "true", "endingoffsets": "latest", "maxtriggerdelay": "1s"}
+    assert parse_include_headers(given)
+    with pytest.raises(ConfigError, match="did you mean includeHeaders"):
+        parse_include_headers({"includeheader": "true"})
+
+
+def test_a_pattern_is_for_whole_names_short_or_full_and_never_for_system_topics() -> None:
+    existing = ["_spark/orders", "default/orders-1", "default/reorders", "shop/orders"]
+
+    def matching(pattern: str) -> tuple[str, ...]:
+        given = {"subscribepattern": pattern}
+        return parse_table_options(given).read.subscription.among(existing)
+
+    assert matching("orders.*") == ("default/orders-1",)
+    assert matching("shop/.*") == ("shop/orders",)
+    assert matching(".*orders.*") == ("default/orders-1", "default/reorders", "shop/orders")
+    assert matching("_spark/.*") == ()
 
 
 @pytest.mark.parametrize(
@@ -114,7 +197,27 @@ def test_a_wrong_value_is_an_error_that_shows_it(name: str, value: str) -> None:
     assert error.hint
 
 
-@pytest.mark.parametrize("given", [{}, {"subscribe": " , "}, {"assign": '{"a": [1]}'}, {"assign": "a"}])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("startingoffsetsbytimestamp", '{"orders": {"0": -1}}'),
+        ("startingoffsetsbytimestamp", '{"other": {"0": 5}}'),
+        ("startingoffsetsbytimestampstrategy", "earliest"),
+        ("subscribepattern", "a.*"),
+        ("maxoffsetspertrigger", "0"),
+        ("maxbytespertrigger", "many"),
+        ("maxtriggerdelay", "-1s"),
+    ],
+)
+def test_a_wrong_value_of_a_stream_is_an_error_that_shows_it(name: str, value: str) -> None:
+    error = stream_error(**{name: value})
+    assert isinstance(error, ConfigError)
+    assert error.hint
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"subscribepattern": "("}, {"subscribe": " , "}, {"assign": '{"a": [1]}'}, {"assign": "a"}]
+)
 def test_a_table_needs_at_least_one_topic_of_one_line(given: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
         parse_read_options(given)

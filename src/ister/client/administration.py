@@ -9,6 +9,8 @@ its name carry: a node that is behind then means the same topic (I3).
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
@@ -62,6 +64,11 @@ class Administration:
         self._clock = clock
         self._request_timeout_s = request_timeout_s
         self._retry_deadline_s = retry_deadline_s
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the cluster that this log is connected to (I1)."""
+        return self._routes.cluster_id
 
     # Topics.
 
@@ -167,33 +174,45 @@ class Administration:
         answer = await self.call(f"finding offsets of {name}", Kind.LIST_OFFSETS, header, name)
         return decode_header(ListOffsetsAnswer, answer.header).offsets[0]
 
-    async def end_of(self, topic: str, *, uid: int = 0) -> int:
-        """Where the topic ends; with `uid`, only if it is still that one (I3)."""
+    async def ends_of(self, uids: Mapping[str, int]) -> dict[str, int | None]:
+        """Where each of these topics ends, given by name and uid; None if there is none with that uid any
+        more, also if another one has its name (I3)."""
+        names = list(uids)
+        found = await asyncio.gather(*(self._end_of(name, uids[name]) for name in names))
+        return dict(zip(names, found, strict=True))
+
+    async def _end_of(self, topic: str, uid: int) -> int | None:
         name = normalise_topic(topic)
         header = encode_header(ListOffsets(name, [LATEST], self._routes.known_index(name), topic_uid=uid))
-        key = reading_key(name)
-        answer = await self.call(f"finding the end of {name}", Kind.LIST_OFFSETS, header, key)
+        try:
+            answer = await self.call(
+                f"finding the end of {name}", Kind.LIST_OFFSETS, header, reading_key(name)
+            )
+        except UnknownTopic:
+            return None
         return decode_header(ListOffsetsAnswer, answer.header).offsets[0]
 
-    async def wait_for_record(self, topic: str, offset: int, *, uid: int = 0, wait_s: float) -> int:
-        """Wait, if the topic ends at `offset`, until there is a record, or the time is over. Returns the end
-        that it has then, as far as the node that answers knows: without a record of it being sent."""
+    async def wait_for_records(self, ends: Mapping[str, int], wait_s: float) -> None:
+        """Wait until a topic, of those that end at these offsets, has a record there, or the time is over, or
+        something is wrong with one of them: whoever looks next will be told. No record is sent."""
+        if not ends:
+            await asyncio.sleep(wait_s)
+            return
+        waits = [asyncio.ensure_future(self._wait_for_record(name, ends[name], wait_s)) for name in ends]
+        try:
+            await asyncio.wait(waits, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    async def _wait_for_record(self, topic: str, offset: int, wait_s: float) -> None:
         name = normalise_topic(topic)
-        key = reading_key(name)
-        request = Fetch(
-            name,
-            offset,
-            max_bytes=1,
-            wait_ms=int(wait_s * 1000),
-            min_index=self._routes.known_index(name),
-            only_wait=True,
-            topic_uid=uid,
-        )
+        key, index = reading_key(name), self._routes.known_index(name)
+        request = Fetch(name, offset, 1, int(wait_s * 1000), index, only_wait=True)
         what = f"waiting for offset {offset} of {name}"
         answer = await self.call(what, Kind.FETCH, encode_header(request), key, wait_s=wait_s)
-        told = decode_header(FetchAnswer, answer.header)
-        self._routes.learned(key, told.served_by)
-        return told.end_offset
+        self._routes.learned(key, decode_header(FetchAnswer, answer.header).served_by)
 
     async def cluster(self) -> ClusterAnswer:
         """The nodes, and what is wrong; each node is asked how its copies of segments are."""

@@ -100,6 +100,11 @@ class Routes:
         return opening.result()
 
     @property
+    def cluster_id(self) -> str:
+        """Empty before the first connection."""
+        return self._cluster_id
+
+    @property
     def is_closed(self) -> bool:
         return self._closed
 

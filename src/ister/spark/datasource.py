@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ister.spark.sink.stream_writer import IsterStreamWriter
     from ister.spark.sink.writer import IsterWriter
     from ister.spark.source.reader import IsterReader
+    from ister.spark.source.stream import IsterStreamReader
 
 log = logging.getLogger("ister.spark")
 
@@ -39,20 +40,30 @@ class IsterSource(DataSource):
         return "ister"
 
     def schema(self) -> StructType:
-        from ister.spark.options import parse_read_options
+        from ister.spark.options import parse_include_headers
         from ister.spark.schema import table_schema
 
         with hints_shown():
-            return table_schema(parse_read_options(self.options).include_headers)
+            return table_schema(parse_include_headers(self.options))
 
     def reader(self, schema: StructType) -> IsterReader:
-        from ister.spark.options import parse_read_options
+        from ister.spark.options import parse_table_options
         from ister.spark.source.reader import IsterReader
 
         with hints_shown():
-            options = parse_read_options(self.options)
+            options = parse_table_options(self.options)
             reader = IsterReader(options, schema)
-        _warn_ignored(options.ignored)
+        _warn_ignored(options.read.ignored)
+        return reader
+
+    def streamReader(self, schema: StructType) -> IsterStreamReader:
+        from ister.spark.options import parse_stream_options
+        from ister.spark.source.stream import IsterStreamReader
+
+        with hints_shown():
+            options = parse_stream_options(self.options)
+            reader = IsterStreamReader(options, schema)
+        _warn_ignored(options.read.ignored)
         return reader
 
     def writer(self, schema: StructType, overwrite: bool) -> IsterWriter:
@@ -65,7 +76,7 @@ class IsterSource(DataSource):
         _warn_ignored(options.ignored)
         return writer
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> IsterStreamWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> IsterStreamWriter:
         from ister.spark.options import parse_write_options
         from ister.spark.sink.stream_writer import IsterStreamWriter
 

@@ -8,83 +8,96 @@ carried over as it is; those that promise security are refused, since ignoring t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from ister.client.routing import DEFAULT_PORT, parse_bootstrap
 from ister.errors import ConfigError
 from ister.names import is_system, normalise_topic
 from ister.settings import nearest
+from ister.spark.option_values import Given, count, duration_s, flag, number, size
+from ister.spark.source.places import Places, ending_places, starting_places
+from ister.spark.source.subscription import Subscription, parse_subscription
 
-_GUIDE: Final = "docs/guides/spark.md lists the options."
-
+_ALL: Final = ("bootstrap.servers", "kafka.bootstrap.servers")
 _READ: Final = (
-    "bootstrap.servers",
-    "kafka.bootstrap.servers",
+    *_ALL,
     "subscribe",
+    "subscribePattern",
     "assign",
     "startingOffsets",
-    "endingOffsets",
     "startingTimestamp",
-    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "includeHeaders",
     "failOnDataLoss",
     "minPartitions",
     "maxRecordsPerPartition",
+    "groupIdPrefix",
 )
-_WRITE: Final = ("bootstrap.servers", "kafka.bootstrap.servers", "topic", "delivery")
+_ONLY_TABLE: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_ONLY_STREAM: Final = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+)
+_TABLE: Final = (*_READ, *_ONLY_TABLE)
+_STREAM: Final = (*_READ, *_ONLY_STREAM)
+_WRITE: Final = (*_ALL, "topic", "delivery")
 _TRANSACTION: Final = ("txnAppId", "txnVersion")
 EXACTLY_ONCE: Final = "exactly-once"
 ATOMIC: Final = "atomic"
 AT_LEAST_ONCE: Final = "at-least-once"
 _SPARKS_OWN: Final = frozenset({"path", "queryname", "checkpointlocation"})
 _SECURITY: Final = ("kafka.security.", "kafka.sasl.", "kafka.ssl.")
-_KAFKAS_LATER: Final = {
-    name.lower(): name
-    for name in (
-        "subscribePattern",
-        "startingOffsetsByTimestamp",
-        "endingOffsetsByTimestamp",
-        "startingOffsetsByTimestampStrategy",
-        "maxOffsetsPerTrigger",
-        "minOffsetsPerTrigger",
-        "maxTriggerDelay",
-        "groupIdPrefix",
-        "kafkaConsumer.pollTimeoutMs",
-        "fetchOffset.numRetries",
-        "fetchOffset.retryIntervalMs",
-        "includeTimestamp",
-    )
-}
-
-
-class Moment(NamedTuple):
-    """The first record that was appended at or after a time."""
-
-    time_us: int
-
-
-Place = str | int | Moment
-"""`earliest`, `latest`, an offset, or a time."""
+_OF_KAFKAS_CONSUMER: Final = frozenset(
+    {"kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms"}
+)
+"""Read options of the connector that tune its client, and change no result."""
+_NAME: Final = "groupidprefix"
+MAX_TRIGGER_DELAY_S: Final = 15 * 60.0
 
 
 @dataclass(frozen=True)
 class ReadOptions:
+    """What a table and a stream have in common."""
+
     bootstrap: str
-    topics: tuple[str, ...]
-    """Full names, in the order given, each once."""
-    start: Mapping[str, Place]
-    """Where reading begins, for each topic."""
-    end: Mapping[str, Place]
-    """Where it ends, for each topic."""
+    subscription: Subscription
+    start: Places
     include_headers: bool
     fail_on_data_loss: bool
     min_partitions: int | None
     max_records_per_partition: int | None
     ignored: tuple[str, ...]
     """Options of the Kafka client that have no meaning here."""
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    read: ReadOptions
+    end: Places
+
+
+@dataclass(frozen=True)
+class TriggerLimits:
+    """How much one micro-batch takes, at least and at most."""
+
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_delay_s: float = MAX_TRIGGER_DELAY_S
+    """So long fewer than `min_offsets` are waited on."""
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    read: ReadOptions
+    limits: TriggerLimits
+    name: str | None
+    """What the brokers are told who reads: `groupIdPrefix`."""
 
 
 @dataclass(frozen=True)
@@ -100,21 +113,62 @@ class WriteOptions:
     ignored: tuple[str, ...]
 
 
-def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
+def parse_include_headers(options: Mapping[str, str]) -> bool:
+    """What the columns depend on. Nobody knows yet whether a table or a stream is to be made."""
     given = _lowered(options)
-    ignored = _check_names(given, _READ)
-    topics = _topics(given)
+    _check_names(given, (*_READ, *_ONLY_TABLE, *_ONLY_STREAM))
+    return flag(given, "includeHeaders", False)
+
+
+def parse_table_options(options: Mapping[str, str]) -> TableOptions:
+    given = _lowered(options)
+    _refuse_those_of_the_other(given, _ONLY_STREAM, "a stream (readStream)", "a table (read)")
+    read = _read(given, _TABLE, is_stream=False)
+    end = ending_places(given)
+    if read.subscription.pattern is None:
+        end.check(read.subscription.topics)
+    return TableOptions(read, end)
+
+
+def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
+    given = _lowered(options)
+    _refuse_those_of_the_other(given, _ONLY_TABLE, "a table (read)", "a stream (readStream)")
+    return StreamOptions(_read(given, _STREAM, is_stream=True), _limits(given), given.get(_NAME) or None)
+
+
+def _read(given: Given, known: Iterable[str], *, is_stream: bool) -> ReadOptions:
+    ignored = _check_names(given, known)
+    if _NAME in given and not is_stream:
+        ignored = (*ignored, _NAME)
+    subscription = parse_subscription(given)
+    start = starting_places(given, "latest" if is_stream else "earliest", is_stream=is_stream)
+    if subscription.pattern is None:
+        start.check(subscription.topics)
     return ReadOptions(
         bootstrap=_bootstrap(given),
-        topics=topics,
-        start=_places(given, topics, "starting", "earliest"),
-        end=_places(given, topics, "ending", "latest"),
-        include_headers=_flag(given, "includeHeaders", False),
-        fail_on_data_loss=_flag(given, "failOnDataLoss", True),
-        min_partitions=_count(given, "minPartitions"),
-        max_records_per_partition=_count(given, "maxRecordsPerPartition"),
+        subscription=subscription,
+        start=start,
+        include_headers=flag(given, "includeHeaders", False),
+        fail_on_data_loss=flag(given, "failOnDataLoss", True),
+        min_partitions=count(given, "minPartitions"),
+        max_records_per_partition=count(given, "maxRecordsPerPartition"),
         ignored=ignored,
     )
+
+
+def _limits(given: Given) -> TriggerLimits:
+    limits = TriggerLimits(
+        max_offsets=count(given, "maxOffsetsPerTrigger"),
+        min_offsets=count(given, "minOffsetsPerTrigger"),
+        max_delay_s=duration_s(given, "maxTriggerDelay", MAX_TRIGGER_DELAY_S),
+        max_bytes=size(given, "maxBytesPerTrigger"),
+    )
+    if limits.min_offsets and limits.max_offsets and limits.min_offsets > limits.max_offsets:
+        raise ConfigError(
+            f"minOffsetsPerTrigger is {limits.min_offsets}, maxOffsetsPerTrigger {limits.max_offsets}",
+            hint="Let the least be no more than the most.",
+        )
+    return limits
 
 
 def parse_write_options(options: Mapping[str, str], *, is_stream: bool = False) -> WriteOptions:
@@ -154,7 +208,7 @@ def _transaction(given: Mapping[str, str], delivery: str) -> tuple[str | None, i
             f"txnAppId is given, and delivery={AT_LEAST_ONCE}, which does not look at it",
             hint="Leave out one of them.",
         )
-    return app_id, _number("txnVersion", version, "a whole number that grows from write to write")
+    return app_id, number("txnVersion", version, "a whole number that grows from write to write")
 
 
 def _lowered(options: Mapping[str, str]) -> dict[str, str]:
@@ -176,17 +230,19 @@ def _check_names(given: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
                 f"option {name} asks for security, which Ister does not have yet",
                 hint="Leave it out, and keep the brokers on a network that you trust.",
             )
-        if not name.startswith("kafka."):
+        if not name.startswith("kafka.") and not (name in _OF_KAFKAS_CONSUMER and "subscribe" in by_lower):
             raise _unknown(name, by_lower)
         ignored.append(name)
     return tuple(ignored)
 
 
+def _refuse_those_of_the_other(given: Given, names: Iterable[str], other: str, this: str) -> None:
+    for name in names:
+        if name.lower() in given:
+            raise ConfigError(f"option {name} is for {other}, and this is {this}", hint="Leave it out.")
+
+
 def _unknown(name: str, by_lower: dict[str, str]) -> ConfigError:
-    if name in _KAFKAS_LATER:
-        return ConfigError(
-            f"option {_KAFKAS_LATER[name]} of the Kafka connector is not supported here yet", hint=_GUIDE
-        )
     found = nearest(name, by_lower)
     guess = f"; did you mean {by_lower[found]}?" if found else ""
     known = ", ".join(sorted(by_lower.values()))
@@ -206,106 +262,3 @@ def _bootstrap(given: Mapping[str, str]) -> str:
     bootstrap = plain or kafkas or f"127.0.0.1:{DEFAULT_PORT}"
     parse_bootstrap(bootstrap)
     return bootstrap
-
-
-def _topics(given: Mapping[str, str]) -> tuple[str, ...]:
-    if ("subscribe" in given) == ("assign" in given):
-        what = "both subscribe and assign are" if "assign" in given else "neither subscribe nor assign is"
-        raise ConfigError(f"{what} given", hint="Say what to read: .option('subscribe', 'topic,other').")
-    if "assign" in given:
-        names = _assigned(given["assign"])
-    else:
-        names = [name.strip() for name in given["subscribe"].split(",") if name.strip()]
-    topics = tuple(dict.fromkeys(map(normalise_topic, names)))
-    if not topics:
-        raise ConfigError("there is no topic in subscribe or assign", hint="Name at least one.")
-    return topics
-
-
-def _assigned(text: str) -> list[str]:
-    assigned = _json_object("assign", text)
-    for topic, partitions in assigned.items():
-        if partitions != [0]:
-            raise ConfigError(
-                f"assign names partitions {partitions!r} of {topic}",
-                hint='A topic of Ister is one line, partition 0: {"topic": [0]}.',
-            )
-    return list(assigned)
-
-
-def _places(given: Mapping[str, str], topics: tuple[str, ...], side: str, default: str) -> dict[str, Place]:
-    """`startingTimestamp` goes before `startingOffsets`, as with Kafka."""
-    timestamp, offsets = given.get(f"{side}timestamp"), given.get(f"{side}offsets", default)
-    if timestamp is not None:
-        moment = Moment(_number(f"{side}Timestamp", timestamp, "milliseconds since 1970") * 1000)
-        return dict.fromkeys(topics, moment)
-    name = f"{side}Offsets"
-    places: dict[str, Place]
-    if offsets.strip().lower() in ("earliest", "latest"):
-        places = dict.fromkeys(topics, offsets.strip().lower())
-    else:
-        places = _places_by_topic(name, offsets, topics)
-    forbidden = "latest" if side == "starting" else "earliest"
-    for topic, place in places.items():
-        if place == forbidden:
-            raise ConfigError(
-                f"{name} of {topic} is {forbidden}: a table from there is empty",
-                hint=f"Give {default}, an offset, or {side}Timestamp.",
-            )
-    return places
-
-
-def _places_by_topic(name: str, text: str, topics: tuple[str, ...]) -> dict[str, Place]:
-    """Kafka's JSON: `{"topic": {"0": offset}}`, with -2 for earliest and -1 for latest."""
-    places = {
-        normalise_topic(topic): _place(name, topic, at) for topic, at in _json_object(name, text).items()
-    }
-    strangers, missing = sorted(places.keys() - set(topics)), sorted(set(topics) - places.keys())
-    if strangers or missing:
-        what = f"has no offset for {missing}" if missing else f"names {strangers}, which are not subscribed"
-        raise ConfigError(f"{name} {what}", hint=f"Give an offset for each of {list(topics)} and no other.")
-    return places
-
-
-def _place(name: str, topic: str, at: object) -> Place:
-    hint = f'Write {name} as {{"{topic}": {{"0": 100}}}}; -2 is earliest, -1 is latest.'
-    if not isinstance(at, dict) or list(at) != ["0"]:
-        raise ConfigError(f"{name} of {topic} is {at!r}; a topic of Ister has just partition 0", hint=hint)
-    number = at["0"]
-    if not isinstance(number, int) or isinstance(number, bool) or number < -2:
-        raise ConfigError(f"{name} of {topic} is {number!r}, which is no offset", hint=hint)
-    return {-2: "earliest", -1: "latest"}.get(number, number)
-
-
-def _json_object(name: str, text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"{name} is {text!r}, which is no JSON: {error}", hint=_GUIDE) from error
-    if not isinstance(found, dict):
-        raise ConfigError(f"{name} is {text!r}, which is no JSON object", hint=_GUIDE)
-    return found
-
-
-def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
-    text = given.get(name.lower(), str(default)).strip().lower()
-    if text not in ("true", "false"):
-        raise ConfigError(f"option {name} is {text!r}", hint="Give true or false.")
-    return text == "true"
-
-
-def _count(given: Mapping[str, str], name: str) -> int | None:
-    text = given.get(name.lower())
-    if text is None:
-        return None
-    number = _number(name, text, "a whole number from 1")
-    if number == 0:
-        raise ConfigError(f"option {name} is 0", hint="Give a whole number from 1.")
-    return number
-
-
-def _number(name: str, text: str, what: str) -> int:
-    stripped = text.strip()
-    if not (stripped.isascii() and stripped.isdigit() and len(stripped) < 19):
-        raise ConfigError(f"option {name} is {text!r}", hint=f"Give {what}.")
-    return int(stripped)

@@ -56,10 +56,17 @@ class Loss(NamedTuple):
     fails: bool
 
     def report(
-        self, topic: str, start: int, end: int, why: str, kind: type[IsterError] = OffsetOutOfRange
+        self,
+        topic: str,
+        start: int,
+        end: int | None,
+        why: str,
+        kind: type[IsterError] = OffsetOutOfRange,
     ) -> None:
-        """Raise, or say loudly, that offsets `start` to before `end` are missing."""
-        what = f"offsets {start} to {end - 1} of {topic} are not there: {why}"
+        """Raise, or say loudly, that offsets `start` to before `end` are missing; all from `start` on if
+        nobody knows the end."""
+        which = f"offsets from {start} on" if end is None else f"offsets {start} to {end - 1}"
+        what = f"{which} of {topic} are not there: {why}"
         if self.fails:
-            raise kind(what, hint=f"{kind.default_hint} failOnDataLoss=false reads the table without them.")
+            raise kind(what, hint=f"{kind.default_hint} failOnDataLoss=false reads on without them.")
         log.warning("DATA LOSS, reading on because failOnDataLoss is false: %s", what)

@@ -5,8 +5,7 @@ A table is a snapshot: its ends are resolved here to offsets, and every task rea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final
 
@@ -15,8 +14,10 @@ import msgspec
 from ister import sync
 from ister.errors import ConfigError
 from ister.protocol.messages import TopicDescription
-from ister.spark.options import Moment, Place, ReadOptions
+from ister.spark.options import TableOptions
 from ister.spark.ranges import HOT, Loss, OffsetRange, Piece
+from ister.spark.source.places import Moment, Place
+from ister.spark.source.subscription import Subscription
 
 MAX_RECORDS: Final = 1_000_000
 """What one task reads when nobody says otherwise."""
@@ -24,38 +25,68 @@ WORTH_A_TASK: Final = 50_000
 """Below this many records each, more tasks cost more than they bring."""
 
 
-def plan(options: ReadOptions, cores: int) -> list[OffsetRange]:
+def plan(options: TableOptions, cores: int) -> list[OffsetRange]:
     """Ask the broker where each topic begins and ends, and divide what lies between."""
-    with sync.connect(options.bootstrap) as found:
-        whole = [resolve(found, options, topic) for topic in options.topics]
-    return divide(whole, cores, options.min_partitions, options.max_records_per_partition)
+    read = options.read
+    with sync.connect(read.bootstrap) as found:
+        topics = topics_now(found, read.subscription)
+        read.start.check(topics)
+        options.end.check(topics)
+        whole = [resolve(found, options, topic) for topic in topics]
+    return divide(whole, cores, read.min_partitions, read.max_records_per_partition)
 
 
-def resolve(found: sync.Log, options: ReadOptions, topic: str) -> OffsetRange:
-    # The times first: what is appended in between then lies before the end, never before the start.
-    times = {
-        place: found.offsets_at(topic, place.time_us)
-        for place in (options.start[topic], options.end[topic])
-        if isinstance(place, Moment)
-    }
-    there = found.describe_topic(topic)
-    # A description may be of an earlier moment if the node that leads is down; the end must not.
-    there = msgspec.structs.replace(there, end_offset=found.offsets_at(topic, "latest"))
-    start = _offset_of(options.start[topic], there, times)
-    end = _offset_of(options.end[topic], there, times)
+def topics_now(found: sync.Log, subscription: Subscription) -> tuple[str, ...]:
+    """The topics that are read: for a pattern, those that match it now."""
+    if subscription.pattern is None:
+        return subscription.topics
+    return subscription.among(there.topic for there in found.list_topics())
+
+
+def resolve(found: sync.Log, options: TableOptions, topic: str) -> OffsetRange:
+    there = described(found, topic)
+    start = offset_at(found, there, options.read.start.of(topic))
+    end = offset_at(found, there, options.end.of(topic))
     if start > end:
         raise ConfigError(
             f"the range of {topic} starts at offset {start} and ends before it, at {end}",
             hint="Give a start that is not after the end.",
         )
-    loss = Loss(options.fail_on_data_loss)
+    first, last = clip(there, start, end, Loss(options.read.fail_on_data_loss))
+    return OffsetRange(topic, there.uid, first, last, pieces_of(there, first, last))
+
+
+def described(found: sync.Log, topic: str) -> TopicDescription:
+    """The topic as it is now. A description may be of an earlier moment if the node that leads is down; the
+    end must not."""
+    there = found.describe_topic(topic)
+    return msgspec.structs.replace(there, end_offset=found.offsets_at(topic, "latest"))
+
+
+def offset_at(found: sync.Log, there: TopicDescription, place: Place) -> int:
+    """A place as an offset. What was appended after the topic was described is not there yet."""
+    if isinstance(place, int):
+        return place
+    if not isinstance(place, Moment):
+        return there.start_offset if place == "earliest" else there.end_offset
+    at = found.offsets_at(there.topic, place.time_us)
+    if at >= there.end_offset and place.must_be_there:
+        when = datetime.fromtimestamp(place.time_us / 1e6, UTC).isoformat()
+        raise ConfigError(
+            f"nothing was appended to {there.topic} at or after {place.time_us // 1000} ({when})",
+            hint="Give an earlier time, or startingOffsetsByTimestampStrategy=latest to begin at the end.",
+        )
+    return min(at, there.end_offset)
+
+
+def clip(there: TopicDescription, start: int, end: int, loss: Loss) -> tuple[int, int]:
+    """The part of the range that the topic has; the rest is reported as missing."""
     first, last = max(start, there.start_offset), min(end, there.end_offset)
     if start < min(first, end):
-        loss.report(topic, start, min(first, end), f"the topic begins at {there.start_offset}")
+        loss.report(there.topic, start, min(first, end), f"the topic begins at {there.start_offset}")
     if max(last, start) < end:
-        loss.report(topic, max(last, start), end, f"the topic ends at {there.end_offset}")
-    whole = OffsetRange(topic, there.uid, first, max(first, last))
-    return replace(whole, lives=pieces_of(there, whole.start, whole.end))
+        loss.report(there.topic, max(last, start), end, f"the topic ends at {there.end_offset}")
+    return first, max(first, last)
 
 
 def pieces_of(there: TopicDescription, start: int, end: int) -> tuple[Piece, ...]:
@@ -73,14 +104,6 @@ def pieces_of(there: TopicDescription, start: int, end: int) -> tuple[Piece, ...
         for part, behind in zip(there.segments, ends, strict=True)
         if part.base_offset < end and behind > start
     )
-
-
-def _offset_of(place: Place, there: TopicDescription, times: Mapping[Moment, int]) -> int:
-    if isinstance(place, Moment):
-        return times[place]
-    if isinstance(place, int):
-        return place
-    return there.start_offset if place == "earliest" else there.end_offset
 
 
 def divide(

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from ister.spark.hints import hints_shown
-from ister.spark.options import ReadOptions
+from ister.spark.options import TableOptions
 from ister.spark.ranges import Loss, OffsetRange
 from ister.spark.schema import arrow_schema, check_read_schema
 from ister.spark.source.planning import plan
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class IsterReader(DataSourceReader):
     """Reads the columns of `schema`, and decodes no others."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: TableOptions, schema: StructType) -> None:
         check_read_schema(schema)
         self._options = options
         self._schema = schema
@@ -41,6 +41,6 @@ class IsterReader(DataSourceReader):
             return  # Spark makes up one task where the plan has none
         from ister.spark.source.reading import read_range
 
-        loss = Loss(self._options.fail_on_data_loss)
+        loss = Loss(self._options.read.fail_on_data_loss)
         with hints_shown():
-            yield from read_range(self._options.bootstrap, partition, arrow_schema(self._schema), loss)
+            yield from read_range(self._options.read.bootstrap, partition, arrow_schema(self._schema), loss)

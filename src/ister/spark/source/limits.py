@@ -1,0 +1,97 @@
+"""How much one micro-batch takes of what is there: at least and at most so many records, so many bytes.
+
+Spark knows one limit at a time, so that all of them are kept here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ister.io.clock import Clock
+from ister.protocol.messages import SegmentDescription
+from ister.spark.options import TriggerLimits
+
+Spans = Mapping[str, tuple[int, int]]
+"""By topic: where a batch begins, and where it may end."""
+
+
+class Admission:
+    """Whether a batch is worth its while now."""
+
+    def __init__(self, limits: TriggerLimits, clock: Clock) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._last: float | None = None
+        """When the last batch was let through, or the query began."""
+
+    def admits(self, count: int) -> bool:
+        """Whether so many records are enough, or have waited long enough. What is there when the query begins
+        always is."""
+        least, now = self._limits.min_offsets, self._clock.monotonic()
+        if self._last is None:
+            self._last = now
+        elif (
+            least is not None and count < least and (not count or now - self._last < self._limits.max_delay_s)
+        ):
+            return False
+        elif count:
+            self._last = now
+        return True
+
+
+def at_most(count: int, spans: Spans) -> dict[str, int]:
+    """Where each topic's part ends if there are to be `count` records in all: in proportion to what each has,
+    but one of each at least, so that no topic waits for ever on a busier one."""
+    total = sum(end - start for start, end in spans.values())
+    if total <= count:
+        return {topic: end for topic, (_, end) in spans.items()}
+    shares = {
+        topic: min(end - start, max(1, (end - start) * count // total))
+        for topic, (start, end) in spans.items()
+    }
+    for topic in sorted(shares, key=lambda name: shares[name], reverse=True):
+        # The ones given to the smallest come out of the largest.
+        excess = sum(shares.values()) - count
+        shares[topic] -= max(0, min(excess, shares[topic] - 1))
+    return {topic: start + shares[topic] for topic, (start, _) in spans.items()}
+
+
+def at_most_bytes(
+    size: int, spans: Spans, segments: Mapping[str, Sequence[SegmentDescription]]
+) -> dict[str, int]:
+    """Where each topic's part ends if all have about `size` bytes, as they are stored: by the mean size of
+    the records of each segment, which is what a description of a topic knows. One of each at least."""
+    sizes = {topic: bytes_between(segments[topic], *span) for topic, span in spans.items()}
+    total = sum(sizes.values())
+    if total <= size:
+        return {topic: end for topic, (_, end) in spans.items()}
+    return {
+        topic: _offset_after(segments[topic], start, end, sizes[topic] * size / total)
+        for topic, (start, end) in spans.items()
+    }
+
+
+def bytes_between(segments: Sequence[SegmentDescription], start: int, end: int) -> float:
+    return sum(
+        _mean(part) * max(0, min(end, part.end_offset) - max(start, part.base_offset)) for part in segments
+    )
+
+
+def _offset_after(segments: Sequence[SegmentDescription], start: int, end: int, size: float) -> int:
+    """Up to where there are about so many bytes."""
+    if start >= end:
+        return end
+    for part in segments:
+        first, last = max(start, part.base_offset), min(end, part.end_offset)
+        if first < last:
+            there = _mean(part) * (last - first)
+            if there > size:
+                return max(start + 1, first + int(size / _mean(part)))
+            size -= there
+    return end
+
+
+def _mean(part: SegmentDescription) -> float:
+    """Of the records that are there: those that were given up have no bytes."""
+    count = part.end_offset - part.base_offset - part.lost
+    return part.bytes / count if count > 0 else 0.0
