@@ -120,9 +120,7 @@ class Requests:
             if request.here_only:
                 raise no_copy(topic, segment)
             index = self._elsewhere.index_of(segment)
-            passed = messages.ListOffsets(
-                request.topic, [at], index, segment.is_sealed, request.topic_uid
-            )
+            passed = messages.ListOffsets(request.topic, [at], index, segment.is_sealed, request.topic_uid)
             answer = await self._elsewhere.ask(segment, Kind.LIST_OFFSETS, passed)
             found = decode_message(messages.ListOffsetsAnswer, answer.header).offsets[0]
             if at == LATEST:
