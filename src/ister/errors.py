@@ -26,17 +26,24 @@ class IsterError(Exception):
     default_hint: ClassVar[str] = "This is a defect in Ister; please report it with the broker's log."
 
     def __init__(
-        self, message: str, *, hint: str | None = None, offsets: tuple[int, int] | None = None
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        offsets: tuple[int, int] | None = None,
+        index: int = 0,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.hint = self.default_hint if hint is None else hint
         self.offsets = offsets
         """From the first to before the second: what it is about, for programs; None if nobody says."""
+        self.index = index
+        """The metadata that whoever refuses goes by, where whoever asks has to know of that; else 0."""
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions cross process boundaries under Spark; what is keyword-only must survive that.
-        return (_rebuild, (type(self), self.message, self.hint, self.offsets))
+        return (_rebuild, (type(self), self.message, self.hint, self.offsets, self.index))
 
     def __str__(self) -> str:
         return self.message
@@ -46,13 +53,17 @@ class IsterError(Exception):
 
         One object that is raised twice gathers the tracebacks of strangers, and keeps alive what they hold.
         """
-        return type(self)(self.message, hint=self.hint, offsets=self.offsets)
+        return type(self)(self.message, hint=self.hint, offsets=self.offsets, index=self.index)
 
 
 def _rebuild(
-    kind: type[IsterError], message: str, hint: str, offsets: tuple[int, int] | None = None
+    kind: type[IsterError],
+    message: str,
+    hint: str,
+    offsets: tuple[int, int] | None = None,
+    index: int = 0,
 ) -> IsterError:
-    return kind(message, hint=hint, offsets=offsets)
+    return kind(message, hint=hint, offsets=offsets, index=index)
 
 
 # Requests that are wrong in themselves.
@@ -150,7 +161,8 @@ class OutOfSequence(IsterError):
 
 
 class UnknownProducer(IsterError):
-    """The log has no memory of this producer, and its sequence is not 0 (A5)."""
+    """The log has no memory of this producer, and may have had one: its sequence is not 0, or producers were
+    forgotten since its first frame may have been sent for the first time (A5). Then `index` says when."""
 
     code = "unknown-producer"
     wire = 12
@@ -383,6 +395,8 @@ BY_WIRE: dict[int, type[IsterError]] = {kind.wire: kind for kind in _tree(IsterE
 BY_CODE: dict[str, type[IsterError]] = {kind.code: kind for kind in _tree(IsterError)}
 
 
-def from_wire(number: int, message: str, hint: str, offsets: tuple[int, int] | None = None) -> IsterError:
+def from_wire(
+    number: int, message: str, hint: str, offsets: tuple[int, int] | None = None, index: int = 0
+) -> IsterError:
     """The exception that an error which a broker sent back stands for."""
-    return BY_WIRE.get(number, IsterError)(message, hint=hint, offsets=offsets)
+    return BY_WIRE.get(number, IsterError)(message, hint=hint, offsets=offsets, index=index)

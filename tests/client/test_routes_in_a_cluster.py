@@ -109,6 +109,8 @@ class Line:
 class TwoWays:
     """Routes that change their mind."""
 
+    told_index = 0
+
     def __init__(self) -> None:
         self.old, self.new = Line(), Line()
         self.best = self.old

@@ -39,8 +39,10 @@ class Batch:
         "expected_offset",
         "frame",
         "held_bytes",
+        "is_first",
         "min_index",
         "told",
+        "told_index",
     )
 
     def __init__(self, owner: Owner, frame: bytes, count: int, min_index: int = 0) -> None:
@@ -53,6 +55,10 @@ class Batch:
         """What a node must know of the metadata to take it: what was known when it was put (I3)."""
         self.expected_offset = ANY_OFFSET
         """Where it must be appended, or not at all."""
+        self.is_first = False
+        """Its producer's first: a log that forgot its producer cannot tell it from one never sent (A5)."""
+        self.told_index: int | None = None
+        """Of a first one: the metadata that was known before it was sent at all; None if it was not yet."""
         self.held_bytes = len(frame)
         """What it takes of the buffer of whoever made it."""
         self.attempts = 0

@@ -58,6 +58,8 @@ class Routes:
         self._nodes: dict[int, Address] = {}
         self._leaders: dict[str, int] = {}
         self._known: dict[str, int] = {}
+        self.told_index = 0
+        """The newest metadata that a node has told of: what is sent from now on was not sent before (A5)."""
         self._lines: dict[Address, Connection] = {}
         self._silent_until: dict[Address, float] = {}
         self._current: Connection | None = None
@@ -127,8 +129,13 @@ class Routes:
         """What a node must know before it answers for this topic: else it may mean the one before (I3)."""
         return self._known.get(topic, 0)
 
+    def told(self, index: int) -> None:
+        """A node has applied the metadata up to there, or somebody has."""
+        self.told_index = max(self.told_index, index)
+
     def failed(self, key: str | None, error: IsterError) -> None:
         """Learn from a failed request where not to go next."""
+        self.told(error.index)
         if not isinstance(error, _ASK_ANOTHER):
             return
         if key is not None and self._leaders.pop(key, None) is not None:
@@ -160,6 +167,7 @@ class Routes:
             current.send(Kind.CLUSTER, encode_header(Empty()), b"", _NodesSink(self), self._connect_timeout_s)
 
     def heard_of(self, cluster: ClusterAnswer) -> None:
+        self.told(cluster.applied_index)
         self._nodes = {
             node.node_id: Address(node.client_host, node.client_port)
             for node in cluster.nodes
@@ -203,6 +211,7 @@ class Routes:
         self._lines[address] = line
         if line.hello is not None:
             self._cluster_id = line.hello.cluster_id
+            self.told(line.hello.index)
             self._nodes[line.hello.node_id] = address
         return line
 

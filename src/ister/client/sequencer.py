@@ -18,6 +18,9 @@ while, or for good. What holds throughout:
   good ends it: nothing behind that is sent any more.
 - A log that no longer knows the producer ends it: all that is open fails with `UnknownProducer`. A new
   identity is never taken to get around that.
+- An identity's first frame says which metadata was known here before it was sent at all. A log that has
+  forgotten producers since cannot tell whether it has the frame, and refuses it: if no attempt is in doubt it
+  was never stored, and goes again with what is known by now; else that ends the producer.
 
 Without idempotence (producer id 0) the log does not recognise a repeat: a retry may append twice.
 """
@@ -58,6 +61,9 @@ class Identity(NamedTuple):
 
     producer_id: int
     sequence: int
+    told_index: int | None = None
+    """Of one that begins at 0: an index of the metadata that was known (`Routes.told_index`) before anybody
+    sent anything under it. None states that nobody has yet."""
 
 
 class Sequencer:
@@ -90,7 +96,7 @@ class Sequencer:
         self._first_timeout_s = min(request_timeout_s, retry_deadline_s)
         self._retry_deadline_s = retry_deadline_s
         self._on_settled = on_settled
-        self._header, self._header_terms = b"", (-1, -1)
+        self._header, self._header_terms = b"", (-1, -1, -1)
         self._before: Sequencer | None = None
         self._behind: Sequencer | None = None
         self._queue: deque[Batch] = deque()
@@ -164,13 +170,19 @@ class Sequencer:
         return self._enqueue(make(self._producer_id, self._sequence), count, expected_offset)
 
     def _enqueue(self, frame: bytes, count: int, expected_offset: int) -> Batch:
-        if self._idempotent:
-            self._sequence += count
         batch = Batch(self, frame, count, self._routes.known_index(self.topic))
         batch.expected_offset = expected_offset
+        if self._idempotent:
+            self._number(batch)
         self._queue.append(batch)
         self._pump()
         return batch
+
+    def _number(self, batch: Batch) -> None:
+        """Its frame has the identity's next sequence."""
+        batch.is_first = self._sequence == 0
+        batch.told_index = self._given.told_index if self._given is not None else None
+        self._sequence += batch.count
 
     def go_behind(self, other: Sequencer) -> None:
         """Send nothing before all that the other one has is settled: appends keep the order of the calls."""
@@ -231,12 +243,15 @@ class Sequencer:
         batch.attempts += 1
         self._sent += 1
         self._outstanding += 1
-        terms = batch.min_index, batch.expected_offset
+        told_index = 0
+        if batch.is_first:
+            if batch.told_index is None:
+                batch.told_index = self._routes.told_index
+            told_index = batch.told_index
+        terms = batch.min_index, batch.expected_offset, told_index
         if terms != self._header_terms:
             self._header_terms = terms
-            self._header = encode_header(
-                Append(self.topic, batch.min_index, expected_offset=batch.expected_offset)
-            )
+            self._header = encode_header(Append(self.topic, *terms))
         connection.send(Kind.APPEND, self._header, batch.frame, batch, timeout_s)
 
     def acknowledged(self, batch: Batch, answer: AppendAnswer) -> None:
@@ -278,9 +293,8 @@ class Sequencer:
         self._routes.failed(self.topic, error)
         if leaves_doubt(error):
             batch.doubtful = True
-        if isinstance(error, UnknownProducer) and self._queue and self._queue[0] is not batch:
-            # One before it has not arrived; if that was the first of all, this is how the log says so.
-            error = OutOfSequence(error.message)
+        if isinstance(error, UnknownProducer):
+            error = self._unknown(batch, error)
         if error.retriable:
             self._last_error = error
         elif isinstance(error, UnknownProducer | DuplicateSequence) or self._given is not None:
@@ -288,6 +302,24 @@ class Sequencer:
         else:
             self._settle(batch, None, error)
         self._go_on()
+
+    def _unknown(self, batch: Batch, error: UnknownProducer) -> IsterError:
+        """What it means that the log does not know this producer: nothing, or the end of it."""
+        if self._queue and self._queue[0] is not batch:
+            # One before it has not arrived; if that was the first of all, this is how the log says so.
+            return OutOfSequence(error.message)
+        if not batch.is_first:
+            return error
+        if batch.doubtful:
+            return UnknownProducer(
+                f"{error.message}; an earlier attempt was not answered, and may be stored",
+                hint=f"Read the end of {self.topic} to see. To go on, open a new producer.",
+            )
+        is_stated = self._given is not None and self._given.told_index is not None
+        if is_stated or batch.told_index is None or error.index <= batch.told_index:
+            return error
+        batch.told_index = error.index
+        return OutOfSequence(error.message)
 
     def _begin_recovery(self) -> None:
         self._troubled = True
@@ -361,13 +393,13 @@ class Sequencer:
                 continue
             batch.frame = reidentify(batch.frame, self._producer_id, self._sequence)
             batch.doubtful = False
-            self._sequence += batch.count
+            self._number(batch)
             kept.append(batch)
         self._queue = kept
 
     def _take_identity(self) -> None:
         if self._given is not None:
-            self._producer_id, self._sequence = self._given
+            self._producer_id, self._sequence, _ = self._given
             return
         self._producer_id = self._clock.token() if self._idempotent else 0
         self._sequence = 0

@@ -34,7 +34,6 @@ from ister.metadata.nodes import (
 )
 from ister.metadata.topics import LostRange, SegmentState, TopicState
 from ister.protocol.peer import node_of
-from ister.wal.producers import ProducerRow
 
 MAX_LOST_RANGES = 100
 """So many are kept in a topic; the oldest go first."""
@@ -54,7 +53,7 @@ def seal(index: int, topic: TopicState, nodes: Nodes, command: SealSegment) -> O
     last.sealed_by, last.sealed_at_us = command.sealed_by, command.sealed_at_us
     last.whole_at_least = command.whole
     last.replicas = command.replicas or last.replicas
-    _open_next(index, topic, command.next_leader, command.next_replicas, command.producers)
+    _open_next(index, topic, command)
     return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
 
 
@@ -171,7 +170,7 @@ def accept_loss(index: int, topic: TopicState, nodes: Nodes, command: AcceptLoss
     last.sealed_by, last.sealed_at_us = command.by, command.at_us
     lost = LostRange(command.lost_from, command.end_offset, last.segment, command.at_us)
     topic.lost = [*topic.lost, lost][-MAX_LOST_RANGES:]
-    _open_next(index, topic, command.next_leader, command.next_replicas, command.producers)
+    _open_next(index, topic, command)
     return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
 
 
@@ -291,9 +290,7 @@ def _not_open(index: int, topic: TopicState, segment: int) -> Outcome:
     return Outcome(Result.STALE, index, detail, topic.uid)
 
 
-def _open_next(
-    index: int, topic: TopicState, leader: int, replicas: list[int], producers: list[ProducerRow]
-) -> None:
+def _open_next(index: int, topic: TopicState, command: SealSegment | AcceptLoss) -> None:
     """At the end of the segment that has just been sealed."""
     sealed = topic.open_segment
     assert sealed.end_offset is not None
@@ -303,12 +300,13 @@ def _open_next(
             segment=sealed.segment + 1,
             uid=index,
             base_offset=sealed.end_offset,
-            leader=leader,
-            replicas=replicas,
+            leader=command.next_leader,
+            replicas=command.next_replicas,
             opened_at_us=sealed.sealed_at_us,
-            carried_producers=producers,
+            carried_producers=command.producers,
             carried_append_time_us=sealed.last_append_time_us,
             records_limit=topic.settings.segment_records,
+            forgot_at=index if command.forgets else sealed.forgot_at,
         )
     )
 

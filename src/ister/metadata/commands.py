@@ -110,6 +110,8 @@ class SealSegment(Command, frozen=True):
     seal changes nothing in it (F4)."""
     whole: int = 0
     """So many of these, at least, have all of it, durably. 0 of seals that did not say so."""
+    forgets: bool = False
+    """Producers that the log knew are not among `producers` (A5)."""
 
 
 class BeginRecovery(Command, frozen=True):
@@ -170,6 +172,8 @@ class AcceptLoss(Command, frozen=True):
     heard more."""
     whole: int = 0
     """As in a seal, of what lies before `lost_from`."""
+    forgets: bool = False
+    """As in a seal."""
 
 
 class KeptPart(msgspec.Struct, array_like=True, frozen=True):

@@ -50,6 +50,9 @@ class SegmentState(msgspec.Struct, array_like=True, gc=False):
     whole_at_least: int = 0
     """Of a sealed segment: so many of `replicas` are known to have had all of it; the others may end short,
     and be completed without anybody saying so here. 0 if nobody has counted them: then most of them had."""
+    forgot_at: int = 0
+    """The uid that the last seal of this topic which dropped a producer has opened: this one, or an earlier
+    one; 0 if none did. A producer's first frame that may be older may be stored, and forgotten (A5)."""
 
     @property
     def is_sealed(self) -> bool:

@@ -106,11 +106,11 @@ def decode_appended(header: Bytes) -> AppendAnswer:
 
 
 def encode_failure(correlation: int, error: IsterError) -> bytes:
-    failure = Failure(error.message[:4000], error.hint[:1000], list(error.offsets or ()))
+    failure = Failure(error.message[:4000], error.hint[:1000], list(error.offsets or ()), error.index)
     return encode_message(correlation, error.wire, encode_header(failure))
 
 
 def decode_failure(kind: int, header: Bytes) -> IsterError:
     failure = decode_header(Failure, header)
     offsets = (failure.offsets[0], failure.offsets[1]) if len(failure.offsets) == 2 else None
-    return from_wire(kind, failure.message, failure.hint, offsets)
+    return from_wire(kind, failure.message, failure.hint, offsets, failure.index)

@@ -48,6 +48,8 @@ class Failure(Message, frozen=True):
     hint: str = ""
     offsets: list[int] = []
     """What it is about, where that is a range: its first offset, and the one behind it."""
+    index: int = 0
+    """Of `unknown-producer`, where a first frame was refused for want of a newer `told_index`: this one."""
 
 
 class Hello(Message, frozen=True):
@@ -66,6 +68,8 @@ class HelloAnswer(Message, frozen=True):
     max_message_bytes: int
     max_in_flight_bytes: int
     """Unanswered request bytes that the broker takes from one connection before it stops reading."""
+    index: int = 0
+    """The metadata that the broker has applied: for `Append.told_index`."""
 
 
 class Append(Message, frozen=True):
@@ -81,6 +85,10 @@ class Append(Message, frozen=True):
     expected_offset: int = ANY_OFFSET
     """Append only if the first record gets this offset, else fail with `UnexpectedOffset`. A frame that the
     log has already is answered with its original offsets, whatever is expected (A5)."""
+    told_index: int = 0
+    """Of a producer's first frame, with sequence 0: a metadata index that the client had been told before it
+    sent the frame for the first time (A5). A log that has forgotten producers since cannot know whether it
+    has the frame."""
 
 
 class Fetch(Message, frozen=True):

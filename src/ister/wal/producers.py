@@ -7,6 +7,12 @@ frame, and `expired`, at seals.
 
 In memory each producer has twice as many frames as it is remembered by, and at most half of them may be
 uncommitted: if those are refused by the disk, the table without them is still exact.
+
+Who is dropped at a seal is forgotten, and its first frame, sent again, looks like one that was never sent.
+What tells them apart is when it was sent for the first time. So the metadata keeps, with each open segment,
+the uid that the last seal which dropped anybody has opened (`forgot_at`; it holds for as long as the segment
+is open, and need not be in its checkpoints), and a first frame says which metadata its sender knew of before
+it was sent at all. If that is older, the log cannot know.
 """
 
 from __future__ import annotations
@@ -44,18 +50,23 @@ class ProducerTable:
         """Offsets before this were lost at some time (F6): what a producer that was not heard of since had
         in them is not known, and more of it may have been acknowledged than is known here."""
 
+        self.forgot_at = 0
+        """The metadata index of the last seal that dropped a producer; 0 if none has."""
+
     def __len__(self) -> int:
         return len(self._frames)
 
-    def check(self, producer: int, sequence: int, count: int, committed_end: int) -> Appended | None:
-        """None if the frame is the producer's next; the original if it is an exact repeat; else raises."""
+    def check(
+        self, producer: int, sequence: int, count: int, committed_end: int, told_index: int = 0
+    ) -> Appended | None:
+        """None if the frame is the producer's next; the original if it is an exact repeat; else raises.
+
+        A first frame was never sent before its sender was told of `told_index`."""
         frames = self._frames.get(producer)
         if frames is None:
-            if sequence == 0:
+            if sequence == 0 and told_index >= self.forgot_at:
                 return None
-            raise UnknownProducer(
-                f"producer {producer:x} starts at sequence {sequence}, and is not known here"
-            )
+            raise self._unknown(producer, sequence, told_index)
         last = frames[-1]
         expected = last.sequence + last.count
         if sequence == expected:
@@ -79,6 +90,19 @@ class ProducerTable:
         raise DuplicateSequence(
             f"producer {producer:x} sent {count} records from sequence {sequence} again, "
             f"which is no frame among its last {len(frames)}; {expected} is next"
+        )
+
+    def _unknown(self, producer: int, sequence: int, told_index: int) -> UnknownProducer:
+        if sequence:
+            return UnknownProducer(
+                f"producer {producer:x} starts at sequence {sequence}, and is not known here"
+            )
+        return UnknownProducer(
+            f"producer {producer:x} may have sent its first batch from metadata index {told_index} on, and "
+            f"producers were forgotten here at {self.forgot_at}: it may be one of them",
+            hint="Was it never sent before? Then send it with the index of this answer as told_index; the "
+            "client does that by itself.",
+            index=self.forgot_at,
         )
 
     def record(self, producer: int, sequence: int, count: int, base_offset: int, append_time_us: int) -> None:

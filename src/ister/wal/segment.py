@@ -38,7 +38,7 @@ from ister.wal.side_file import (
     checkpoint_block,
     write_block,
 )
-from ister.wal.sink import OnlyAt, Sink, Waiting
+from ister.wal.sink import OnlyIf, Sink, Waiting
 from ister.wal.tail import Bytes, TailOfSegment
 
 _ALLOCATE_FIRST = 64 * 1024
@@ -157,14 +157,18 @@ class Segment:
             raise self._leases.rejection(self.identity.key)
         count = header.count
         base = self.end_offset
+        terms = sink if type(sink) is OnlyIf else None
         if header.producer_id:
-            original = self.producers.check(header.producer_id, header.sequence, count, self.committed_end)
+            told_index = terms.told_index if terms is not None else 0
+            original = self.producers.check(
+                header.producer_id, header.sequence, count, self.committed_end, told_index
+            )
             if original is not None:
                 self._repeat(original, frame, sink, token, started)
                 return
-        if type(sink) is OnlyAt and sink.offset != base:
+        if terms is not None and terms.offset is not None and terms.offset != base:
             raise UnexpectedOffset(
-                f"offset {base} is next in {self.identity.key}, not {sink.offset}: nothing was appended"
+                f"offset {base} is next in {self.identity.key}, not {terms.offset}: nothing was appended"
             )
         time_us = self.last_append_time_us
         if now_us > time_us:  # A6: never back

@@ -18,18 +18,21 @@ class Sink(Protocol):
     def refused(self, token: int, error: IsterError) -> None: ...
 
 
-class OnlyAt:
-    """The sink of an append that is to be taken only if it gets this offset, and who waits for it.
+class OnlyIf:
+    """The sink of an append that is to be taken under conditions only, and who waits for it.
 
-    The condition is part of the sink so that it goes wherever the append goes: held, passed on to another
+    The conditions are part of the sink so that they go wherever the append goes: held, passed on to another
     node, or sent on to the next leader after a survivor cut it off (H2).
     """
 
-    __slots__ = ("_sink", "offset")
+    __slots__ = ("_sink", "offset", "told_index")
 
-    def __init__(self, sink: Sink, offset: int) -> None:
+    def __init__(self, sink: Sink, offset: int | None, told_index: int) -> None:
         self._sink = sink
         self.offset = offset
+        """It gets this offset; None if any will do."""
+        self.told_index = told_index
+        """If it is a producer's first: the log has forgotten nobody since this index of the metadata (A5)."""
 
     def appended(self, token: int, base_offset: int, append_time_us: int, leader: int = 0) -> None:
         self._sink.appended(token, base_offset, append_time_us, leader)

@@ -25,7 +25,7 @@ from ister.metrics import Counter, Gauge
 from ister.names import normalise_topic
 from ister.protocol import messages
 from ister.protocol.codec import decode_header as decode_message
-from ister.wal.sink import OnlyAt, Sink
+from ister.wal.sink import OnlyIf, Sink
 
 log = logging.getLogger("ister.broker.clients.server")
 
@@ -219,8 +219,9 @@ class Server:
         """An append whose header was not seen before; raises or tells the connection."""
         request = decode_message(messages.Append, header)
         name = normalise_topic(request.topic)
-        is_conditional = request.expected_offset != messages.ANY_OFFSET
-        sink = OnlyAt(connection, request.expected_offset) if is_conditional else connection
+        offset = None if request.expected_offset == messages.ANY_OFFSET else request.expected_offset
+        is_conditional = offset is not None or request.told_index > 0
+        sink = OnlyIf(connection, offset, request.told_index) if is_conditional else connection
         started = connection.last_received
         if request.min_index > self.broker.metadata.state.applied_index or self._waiting_for[name]:
             self._append_when_applied(request.min_index, name, frame, found, sink, token, started)
@@ -282,5 +283,6 @@ class Server:
             node_id=identity.node_id,
             max_message_bytes=config.max_message_bytes,
             max_in_flight_bytes=config.max_connection_in_flight_bytes,
+            index=self.broker.metadata.state.applied_index,
         )
         self.requests.respond(connection, correlation, answer)

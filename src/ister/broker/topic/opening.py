@@ -224,6 +224,7 @@ class OpenableTopic(ReadableTopic):
         )
         lost = (one.end_offset for one in self.state.lost if not one.was_sealed)
         self._segment.producers.lost_end = max(lost, default=0)
+        self._segment.producers.forgot_at = self.state.open_segment.forgot_at
         self._replicate(self._segment, self.state.open_segment)
         self._opening_count += 1
         self._handoff = Handoff()

@@ -58,6 +58,7 @@ def make_seal(storage: Storage, topic: TopicState, segment: Segment, end: int) -
     producers = segment.producers
     if segment.failure is not None:
         producers = producers.without_records_past(end)
+    carried = producers.expired(segment.committed_append_time_us - PRODUCER_MEMORY_US)
     return SealSegment(
         topic_uid=topic.uid,
         segment=topic.open_segment.segment,
@@ -65,13 +66,14 @@ def make_seal(storage: Storage, topic: TopicState, segment: Segment, end: int) -
         end_position=segment.committed_position,
         next_leader=next_member,
         next_replicas=replicas,
-        producers=producers.expired(segment.committed_append_time_us - PRODUCER_MEMORY_US).rows(),
+        producers=carried.rows(),
         # Of a record that is in the log: by it a time is found in the right segment.
         last_append_time_us=segment.committed_append_time_us,
         sealed_by=storage.member,
         starts=storage.metadata.starts,
         sealed_at_us=storage.clock.now_us(),
         whole=acknowledging(len(topic.open_segment.replicas)),
+        forgets=len(carried) < len(producers),
     )
 
 
@@ -84,7 +86,7 @@ def make_recovery_seal(
 ) -> SealSegment:
     """The seal of an open segment whose leader was lost, where a recovery found its end (F2)."""
     next_member = _leader_after_a_loss(storage, topic)
-    table = ProducerTable(producers).expired(last_append_time_us - PRODUCER_MEMORY_US)
+    carried = ProducerTable(producers).expired(last_append_time_us - PRODUCER_MEMORY_US)
     return SealSegment(
         topic_uid=topic.uid,
         segment=topic.open_segment.segment,
@@ -92,7 +94,7 @@ def make_recovery_seal(
         end_position=found.end_position,
         next_leader=next_member,
         next_replicas=next_replicas(storage, topic, next_member),
-        producers=table.rows(),
+        producers=carried.rows(),
         last_append_time_us=last_append_time_us,
         sealed_by=storage.member,
         starts=storage.metadata.starts,
@@ -100,6 +102,7 @@ def make_recovery_seal(
         recovery=found.recovery,
         replicas=list(found.replicas),
         whole=len(found.holders),
+        forgets=len(carried) < len(producers),
     )
 
 
@@ -135,7 +138,7 @@ def make_loss(
     """The end of an open segment whose rest nobody can reach (F6). An operator states that its node is
     stopped."""
     next_member = _leader_after_a_loss(storage, topic)
-    producers = reached.producers.expired(reached.last_append_time_us - PRODUCER_MEMORY_US)
+    carried = reached.producers.expired(reached.last_append_time_us - PRODUCER_MEMORY_US)
     return AcceptLoss(
         topic_uid=topic.uid,
         segment=topic.open_segment.segment,
@@ -149,10 +152,11 @@ def make_loss(
         leader_starts=leader_starts,
         end_position=reached.end_position,
         last_append_time_us=reached.last_append_time_us,
-        producers=producers.rows(),
+        producers=carried.rows(),
         records_limit=records_limit(topic),
         recovery=recovery,
         whole=1,
+        forgets=len(carried) < len(reached.producers),
     )
 
 

@@ -35,10 +35,10 @@ from ister.errors import (
 from ister.frame import FrameHeader
 from ister.metadata.state import TopicState
 from ister.protocol.codec import encode_header
-from ister.protocol.messages import Append
+from ister.protocol.messages import ANY_OFFSET, Append
 from ister.wal.group_commit import FlushJob
 from ister.wal.segment import Segment
-from ister.wal.sink import OnlyAt, Sink
+from ister.wal.sink import OnlyIf, Sink
 
 log = logging.getLogger("ister.broker.topic")
 
@@ -158,8 +158,10 @@ class TopicLog(HandingOffTopic):
         segment = self.state.open_segment
         passed = PassedAppend(self, append, self._storage.max_held_seconds)
         header = self._passing_header(segment.uid)
-        if type(append.sink) is OnlyAt:
-            header = encode_header(Append(self.state.name, segment.uid, expected_offset=append.sink.offset))
+        sink = append.sink
+        if type(sink) is OnlyIf:
+            offset = ANY_OFFSET if sink.offset is None else sink.offset
+            header = encode_header(Append(self.state.name, segment.uid, offset, sink.told_index))
         self._storage.forwarder.append(segment.leader, header, append.frame, passed)
 
     def _passing_header(self, uid: int) -> bytes:
