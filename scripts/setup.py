@@ -42,10 +42,10 @@ CONSTRAINTS = ROOT / "constraints.txt"
 STATE = ROOT / ".setup"
 WAIT_SECONDS = 0.2
 
-EXTRAS = {"core": ("arrow", "compression", "fast"), "full": ("dev", "spark", "connect")}
+EXTRAS = {"core": ("arrow", "compression", "fast"), "full": ("dev", "spark", "connect", "lake")}
 CONTENTS = {
     "core": "Ister, Arrow, compression: about 70 MB to download, 250 MB on disk",
-    "full": "Spark, a Java runtime, the tools of development: about 560 MB to download, 850 MB on disk",
+    "full": "Spark, a Java runtime, table formats, tools of development: about 620 MB to download, 1 GB on disk",
 }
 
 HINTS = (
