@@ -374,6 +374,25 @@ class StaleBatch(IsterError):
     default_hint = "Another driver runs this query, or its checkpoint was set back. Run it once."
 
 
+# Jobs under Spark.
+
+
+class JobFailed(IsterError):
+    """A task of a job failed in a way that is none of ours: the message has what Spark said."""
+
+    code = "job-failed"
+    wire = 42
+    default_hint = "The message has what the task said last; the log of its executor has the rest."
+
+
+class TableMismatch(IsterError):
+    """A table holds records of another topic, or was made in another way than is asked for now."""
+
+    code = "table-mismatch"
+    wire = 43
+    default_hint = "Give each topic, and each way to tier it, a table of its own: another --path."
+
+
 class InvariantBroken(IsterError):
     """A state that must not exist. Raised before harm is done rather than after."""
 

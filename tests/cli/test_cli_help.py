@@ -23,7 +23,7 @@ def commands() -> Iterator[tuple[str, ...]]:
         yield (name,)
         found = cli.get_command(click.Context(cli), name)
         if isinstance(found, click.Group):
-            yield from ((name, child) for child in found.commands)
+            yield from ((name, child) for child in found.list_commands(click.Context(found)))
 
 
 @pytest.mark.parametrize("path", list(commands()), ids=" ".join)

@@ -26,6 +26,7 @@ from ister.errors import (
     OffsetOutOfRange,
     RecordsLost,
     RequestTimeout,
+    TableMismatch,
     UnknownTopic,
 )
 
@@ -60,6 +61,7 @@ _BY_ERROR: Final[tuple[tuple[type[IsterError], int], ...]] = (
     (RecordsLost, DATA_PROBLEM),
     (CorruptFrame, DATA_PROBLEM),
     (CorruptSegment, DATA_PROBLEM),
+    (TableMismatch, DATA_PROBLEM),
 )
 
 COMPLETE: Final = "_ISTER_COMPLETE"
@@ -80,6 +82,9 @@ COMMANDS: Final = {
     "spark": LazyCommand("ister.cli.spark:spark", "Check that Spark and the brokers reach each other."),
     "spark-shell": LazyCommand(
         "ister.cli.spark_shell:spark_shell", "A PySpark prompt where every topic is a view."
+    ),
+    "pipeline": LazyCommand(
+        "ister.cli.pipeline:pipeline", "Jobs over whole topics, on Spark: tables, audits."
     ),
     "bench": LazyCommand("ister.cli.bench:bench", "Measure a broker beside the raw disk."),
 }

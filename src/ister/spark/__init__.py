@@ -1,17 +1,36 @@
-"""Ister under Spark: topics as tables, tables into topics.
+"""Ister under Spark: topics as tables, tables into topics, and jobs over whole topics.
 
-    from ister.spark import local_session
+    from ister.spark import local_session, tier
 
     spark = local_session()
     spark.read.format("ister").option("subscribe", "orders").load().show()
+    tier(spark, "orders", to="delta", path="/lake/orders")
 
 A session that somebody else made needs nothing at all: Spark finds the source by itself where `ister` is
 installed. `register` is for those that can't look for it.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from ister.spark.sessions.java import Java, find_java
 from ister.spark.sessions.local import local_session, register
 from ister.spark.sessions.opening import session
 from ister.spark.sessions.segments import segments
 
-__all__ = ["Java", "find_java", "local_session", "register", "segments", "session"]
+if TYPE_CHECKING:
+    from ister.spark.jobs.tier import tier
+
+__all__ = ["Java", "find_java", "local_session", "register", "segments", "session", "tier"]
+
+_JOBS = {"tier": "ister.spark.jobs.tier"}
+
+
+def __getattr__(name: str) -> Any:
+    """Jobs are imported when they are used: a task that reads a topic needs none of them."""
+    from importlib import import_module
+
+    if name not in _JOBS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_JOBS[name]), name)

@@ -1,0 +1,36 @@
+"""`ister pipeline`: jobs over whole topics, on Spark. Each of them is a file of its own beside this one.
+
+What they share is in `pipeline_common`: the options, the session, the progress, how they end.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from ister.cli.common import client_options
+from ister.cli.lazy import LazyCommand, LazyGroup
+
+JOBS: Final = {
+    "tier": LazyCommand("ister.cli.pipeline_tier:tier", "Copy a topic to a Parquet, Delta or Iceberg table."),
+    "audit": LazyCommand(
+        "ister.cli.pipeline_audit:audit", "Check each frame of a topic, and tables against it."
+    ),
+}
+
+
+@click.group(cls=LazyGroup, lazy=JOBS)
+@client_options
+def pipeline() -> None:
+    """Jobs over whole topics, on Spark: this machine's cores, or a cluster's with --master.
+
+    Each shows how far it is on a terminal, says it in plain lines where the standard error is a pipe, and
+    ends with a summary; --output json makes that one object.
+
+    \b
+    Examples:
+      ister pipeline tier orders --to delta --path /lake/orders
+      ister pipeline audit orders
+      ister pipeline audit --all --report audit.html
+    """

@@ -1,0 +1,178 @@
+"""Iceberg tables, by `pyiceberg`, in any of its catalogs; sqlite under the table's path when none is named.
+
+How far the table has come is in a property of the table, set in the very commit that adds the files. The
+commit asserts the snapshot that it was made on, so that of two jobs one fails. `pyiceberg` would by itself
+do a commit that failed so once more on top of the other one, and the files of both would be in the table: it
+is told not to.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ister.errors import ConfigError, DependencyMissing, TableMismatch
+from ister.spark.jobs.lake.table import UNKNOWN, Coverage, DataFile, Origin
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+_ORIGIN: Final = "ister.origin"
+_COVERS: Final = "ister.covers"
+_RETRIES: Final = "commit.retry.num-retries"
+_TRANSFORMS: Final = {"date": "day", "hour": "hour"}
+
+
+class IcebergTable:
+    has_partition_columns = False
+
+    def __init__(self, catalog: Catalog, name: str, table: Table) -> None:
+        self._catalog = catalog
+        self._name = name
+        self._table = table
+        told = table.properties.get(_ORIGIN)
+        if told is None:
+            raise TableMismatch(f"the Iceberg table {name} was not made by Ister")
+        self._origin = Origin.from_text(told)
+
+    @classmethod
+    def open(cls, catalog: Catalog, name: str) -> IcebergTable | None:
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            return cls(catalog, name, catalog.load_table(name))
+        except NoSuchTableError:
+            return None
+
+    @classmethod
+    def create(cls, catalog: Catalog, name: str, origin: Origin, schema: pa.Schema) -> IcebergTable:
+        """Make it, or open the one that somebody else made at this moment."""
+        from pyiceberg.exceptions import TableAlreadyExistsError
+
+        try:
+            if "." in name:
+                catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+            with catalog.create_table_transaction(
+                name, schema, properties={_ORIGIN: origin.to_text()}
+            ) as making:
+                transform = _TRANSFORMS.get(origin.partition_by)
+                if transform is not None:
+                    with making.update_spec() as spec:
+                        spec.add_field("timestamp", transform, f"timestamp_{transform}")
+        except TableAlreadyExistsError:
+            pass
+        found = cls.open(catalog, name)
+        assert found is not None
+        return found
+
+    @property
+    def location(self) -> str:
+        return f"{self._table.location().removeprefix('file://').rstrip('/')}/data"
+
+    def origin(self) -> Origin:
+        return self._origin
+
+    def schema(self) -> pa.Schema:
+        return self._table.schema().as_arrow()
+
+    def coverage(self) -> Coverage | None:
+        self._table.refresh()
+        return self._coverage()
+
+    def _coverage(self) -> Coverage | None:
+        told = self._table.properties.get(_COVERS)
+        return None if told is None else Coverage.from_object(json.loads(told))
+
+    def commit(self, files: Sequence[DataFile], before: Coverage | None, after: Coverage) -> bool:
+        from pyiceberg.exceptions import CommitFailedException
+
+        if self.coverage() != before:
+            return False
+        covers = json.dumps(after.to_object())
+        # In memory alone: others who write to the table may go on repeating their commits.
+        self._table.metadata.properties[_RETRIES] = "0"
+        try:
+            with self._table.transaction() as commit:
+                commit.set_properties({_COVERS: covers})
+                if files:
+                    commit.add_files(
+                        [f"{self.location}/{file.path}" for file in files],
+                        snapshot_properties={_COVERS: covers},
+                        check_duplicate_files=False,  # their names are of this attempt, and of nobody else
+                    )
+        except CommitFailedException:
+            if self.coverage() == before:
+                return self.commit(files, before, after)  # somebody else's commit, such as compaction
+            return False
+        return True
+
+    def files(self) -> list[DataFile]:
+        self._table.refresh()
+        rows: list[dict[str, Any]] = self._table.inspect.files().to_pylist()
+        return [self._file(row) for row in rows if row["content"] == 0]
+
+    def _file(self, row: dict[str, Any]) -> DataFile:
+        path = row["file_path"].removeprefix("file://").removeprefix(self.location).lstrip("/")
+        bounds = (row.get("readable_metrics") or {}).get("offset") or {}
+        low, high = bounds.get("lower_bound"), bounds.get("upper_bound")
+        return DataFile(
+            path,
+            row["file_size_in_bytes"],
+            row["record_count"],
+            UNKNOWN if low is None else low,
+            UNKNOWN if high is None else high,
+        )
+
+    def vacuum(self, older_than_s: float) -> list[str]:
+        """What no snapshot names. Of a table in a directory only: object stores have their own way."""
+        from ister.spark.jobs.lake.parquet import local_path, old_files
+
+        self._table.refresh()
+        root = local_path(self.location)
+        named = {path.removeprefix("file://") for path in self._all_files()}
+        found = [each for each in old_files(root, older_than_s) if str(root / each) not in named]
+        for each in found:
+            (root / each).unlink(missing_ok=True)
+        return found
+
+    def _all_files(self) -> list[str]:
+        found: list[str] = self._table.inspect.all_files().column("file_path").to_pylist()
+        return found
+
+
+def open_catalog(path: str | None, name: str | None, properties: Mapping[str, str]) -> Catalog:
+    """The catalog of that name, as pyiceberg knows it by its own configuration and these properties."""
+    # It would warn of each column that has no bounds, with each file.
+    logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
+    try:
+        from pyiceberg.catalog import load_catalog
+    except ImportError as error:
+        raise DependencyMissing(
+            "Iceberg tables need the package pyiceberg", hint="pip install 'ister[lake]'"
+        ) from error
+    if name is not None:
+        try:
+            return load_catalog(name, **properties)
+        except ValueError as error:
+            raise ConfigError(
+                f"the catalog {name!r} can't be opened: {error}",
+                hint="Give --catalog-property uri=..., or describe it in ~/.pyiceberg.yaml.",
+            ) from error
+    if path is None:
+        raise ConfigError(
+            "neither a path nor a catalog is given", hint="Give --path DIRECTORY, or --catalog NAME."
+        )
+    root = Path(path.removeprefix("file://")).absolute()
+    root.mkdir(parents=True, exist_ok=True)
+    given = {
+        "type": "sql",
+        "uri": f"sqlite:///{root}/catalog.db",
+        "warehouse": f"file://{root}",
+        **properties,
+    }
+    return load_catalog("ister", **given)

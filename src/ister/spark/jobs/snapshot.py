@@ -1,0 +1,88 @@
+"""A topic as a job finds it, and its line cut into shares: one for each task.
+
+The ends are decided once, here; what is appended later is the next run's. The share carries the topic's uid,
+and its reading checks that (I3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ister import sync
+from ister.protocol.messages import SegmentDescription, TopicDescription
+from ister.spark.ranges import OffsetRange
+
+
+@dataclass(frozen=True)
+class Share:
+    """Offsets for one task."""
+
+    range: OffsetRange
+    size: int
+    """About how many bytes they have in the log."""
+    segment: int
+    segment_uid: int
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A topic at one moment."""
+
+    cluster: str
+    there: TopicDescription
+    end: int
+    """Where it ended then: a record that was acknowledged before lies before this."""
+
+    @property
+    def topic(self) -> str:
+        return self.there.topic
+
+    @property
+    def uid(self) -> int:
+        return self.there.uid
+
+    @property
+    def start(self) -> int:
+        return self.there.start_offset
+
+    def segments(self) -> Iterator[tuple[SegmentDescription, int]]:
+        """Each segment, and where it ends: the open one where the snapshot does."""
+        parts = self.there.segments
+        for place, part in enumerate(parts):
+            end = parts[place + 1].base_offset if place + 1 < len(parts) else max(self.end, part.base_offset)
+            yield part, end
+
+    def size_between(self, start: int, end: int) -> int:
+        """About how many bytes of the log lie there."""
+        return sum(share.size for share in shares(self, start, end, 1 << 62))
+
+
+def take_snapshot(log: sync.Log, topic: str) -> Snapshot:
+    there = log.describe_topic(topic)
+    # Asked after the description: the last segment in it may have been sealed since, and another one opened.
+    end = log.offsets_at(topic, "latest")
+    if there.segments and end > there.end_offset:
+        there = log.describe_topic(topic)
+    return Snapshot(log.cluster().cluster_id, there, end)
+
+
+def shares(snapshot: Snapshot, start: int, end: int, share_bytes: int) -> Iterator[Share]:
+    """Offsets from `start` to before `end`, in order, none across two segments, about `share_bytes` each."""
+    for part, part_end in snapshot.segments():
+        first, behind = max(part.base_offset, start), min(part_end, end)
+        if first >= behind:
+            continue
+        per_record = part.bytes / max(1, part_end - part.base_offset)
+        count = behind - first
+        pieces = max(1, min(count, round(count * per_record / share_bytes)))
+        for piece in range(pieces):
+            low, high = first + count * piece // pieces, first + count * (piece + 1) // pieces
+            yield Share(
+                OffsetRange(snapshot.topic, snapshot.uid, low, high),
+                int((high - low) * per_record),
+                part.segment,
+                part.uid,
+                tuple(part.replicas or [part.leader]),
+            )

@@ -1,0 +1,357 @@
+"""`tier`: a topic as a table of its own that goes on where it ended.
+
+The driver cuts what is new into shares, executors write them to files, and the driver commits the files of
+finished shares in the order of their offsets, with how far the table then is, in one commit of the table's
+own.
+
+What can fail, and what happens then: `lake.table` has the promises. A job that dies before a commit leaves
+files that no commit names, and the next one starts where the last commit ended. Of two jobs at once, the one
+whose commit comes second finds the table further on than it knew: its files stay unnamed, and it goes on from
+there. Dead letters are committed before the records beside them; since their table says by itself how far it
+is, a job that dies in between repeats none of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from ister import sync
+from ister.errors import ConfigError, OffsetOutOfRange
+from ister.names import normalise_topic
+from ister.spark.jobs.lake.opening import PARTITION_COLUMNS, Target, open_table
+from ister.spark.jobs.lake.table import DEAD_LETTERS, Coverage, DataFile, LakeTable, Origin
+from ister.spark.jobs.running import Stop, parallelism, run_tasks
+from ister.spark.jobs.snapshot import Share, Snapshot, shares, take_snapshot
+from ister.spark.jobs.watching import Unwatched, Watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ister.spark.jobs.tiering.decoding import Decoding
+    from ister.spark.jobs.tiering.plan import WritePlan
+    from ister.spark.jobs.tiering.writing import Written
+
+FILE_BYTES: Final = 128 * 1024 * 1024
+COMMIT_BYTES: Final = 8 * 1024 * 1024 * 1024
+"""So much of the log is committed at once, if there is so much: what a job that dies has to do again."""
+
+
+@dataclass
+class Tiered:
+    """What a tier job did."""
+
+    topic: str
+    uid: int
+    to: str
+    table: str
+    """Its path, or its name in the catalog."""
+    start_offset: int
+    """Where the table was before."""
+    next_offset: int
+    """Where it is now."""
+    end_offset: int
+    """Where the topic ended when the job began."""
+    records: int = 0
+    log_bytes: int = 0
+    files: int = 0
+    file_bytes: int = 0
+    dead_letters: int = 0
+    commits: int = 0
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    """Offsets that were not there, and that it was told to do without."""
+    vacuumed: int = 0
+    seconds: float = 0.0
+
+    @property
+    def is_complete(self) -> bool:
+        return self.next_offset >= self.end_offset
+
+
+def tier(
+    spark: SparkSession,
+    topic: str,
+    *,
+    to: str,
+    path: str | None = None,
+    bootstrap: str = "127.0.0.1:9091",
+    partition_by: str = "date",
+    decode: str | None = None,
+    schema: str | None = None,
+    nested: bool = False,
+    file_bytes: int = FILE_BYTES,
+    skip_missing: bool = False,
+    catalog: str | None = None,
+    catalog_properties: Mapping[str, str] | None = None,
+    table: str | None = None,
+    vacuum_older_than_s: float | None = None,
+    watch: Watch | None = None,
+    stop: Stop | None = None,
+) -> Tiered:
+    """Bring a table up to where the topic ends now; it is made if it is not there.
+
+    `decode` is `json` or `avro`, `schema` the text of the schema then. With `skip_missing`, offsets that are
+    not there (trimmed, given up, damaged) become gaps of the table; without, they are an error that names
+    them.
+    """
+    target = Target(to, path, catalog, dict(catalog_properties or {}), table)
+    target.check()
+    if partition_by not in PARTITION_COLUMNS:
+        raise ConfigError(
+            f"there is no partitioning {partition_by!r}", hint=f"Choose {', '.join(PARTITION_COLUMNS)}."
+        )
+    if (decode is None) != (schema is None):
+        raise ConfigError("decoding needs a kind and a schema", hint="Give --decode and --schema.")
+    started = time.monotonic()
+    decoding = _decoding(decode, schema, nested)
+    with sync.connect(bootstrap) as log:
+        snapshot = take_snapshot(log, normalise_topic(topic))
+    job = _TierJob(
+        spark, bootstrap, snapshot, target, partition_by, decoding, file_bytes, skip_missing,
+        watch or Unwatched(), stop or Stop(),
+    )  # fmt: skip
+    done = job.run()
+    if vacuum_older_than_s is not None:
+        done.vacuumed = job.vacuum(vacuum_older_than_s)
+    done.seconds = time.monotonic() - started
+    return done
+
+
+def _decoding(decode: str | None, schema: str | None, nested: bool) -> Decoding | None:
+    if decode is None or schema is None:
+        return None
+    from ister.spark.jobs.tiering.decoding import make_decoding
+
+    return make_decoding(decode, schema, nested)
+
+
+class _TierJob:
+    def __init__(
+        self,
+        spark: SparkSession,
+        bootstrap: str,
+        snapshot: Snapshot,
+        target: Target,
+        partition_by: str,
+        decoding: Decoding | None,
+        file_bytes: int,
+        skip_missing: bool,
+        watch: Watch,
+        stop: Stop,
+    ) -> None:
+        from ister.spark.jobs.tiering.plan import dead_letter_schema, table_schema
+
+        self._spark = spark
+        self._bootstrap = bootstrap
+        self._snapshot = snapshot
+        self._target = target
+        self._decoding = decoding
+        self._file_bytes = file_bytes
+        self._skip_missing = skip_missing
+        self._watch = watch
+        self._stop = stop
+        self._schema = table_schema(decoding)
+        self._origin = Origin(
+            snapshot.cluster,
+            snapshot.topic,
+            snapshot.uid,
+            partition_by=partition_by,
+            decode="none" if decoding is None else decoding.kind,
+            schema="" if decoding is None else decoding.text,
+            nested=decoding is not None and decoding.nested,
+        )
+        self._table: LakeTable = open_table(target, self._origin, self._schema)
+        self._dead: LakeTable | None = None
+        self._dead_covered: Coverage | None = None
+        """How far the dead letters were when the tasks were told which to leave out, and by our commits."""
+        if decoding is not None:
+            self._dead = open_table(target, replace(self._origin, holds=DEAD_LETTERS), dead_letter_schema())
+        covered = self._table.coverage()
+        begins = 0 if covered is None else covered.next
+        self._done = Tiered(
+            snapshot.topic,
+            snapshot.uid,
+            target.to,
+            target.name_of(self._origin),
+            begins,
+            begins,
+            snapshot.end,
+        )
+
+    def run(self) -> Tiered:
+        at_once = 0
+        while True:
+            covered = self._table.coverage()
+            begun = self._begin(covered)
+            if covered is not None:
+                self._done.next_offset = covered.next
+                if covered.next >= self._snapshot.end and begun == covered:
+                    return self._done
+            if begun.next >= self._snapshot.end:
+                # Nothing to write; an empty topic's table says that it has come to its end, too.
+                self._dead_covered = None if self._dead is None else self._dead.coverage()
+                if self._commit([], [], covered, begun):
+                    return self._done
+                continue
+            at_once = at_once or parallelism(self._spark)
+            if self._round(covered, begun, at_once) or self._stop.is_asked:
+                return self._done
+
+    def vacuum(self, older_than_s: float) -> int:
+        tables = [self._table] if self._dead is None else [self._table, self._dead]
+        return sum(len(table.vacuum(older_than_s)) for table in tables)
+
+    def _begin(self, covered: Coverage | None) -> Coverage:
+        """Where the next offset is to come from; behind what was trimmed, if that is allowed."""
+        begun = covered or Coverage(0, 0)
+        start = self._snapshot.start
+        if begun.next >= start:
+            return begun
+        if not self._skip_missing:
+            raise OffsetOutOfRange(
+                f"offsets {begun.next} to {start - 1} of {self._snapshot.topic} are not there: "
+                f"the topic begins at {start} now",
+                hint="--skip-missing goes on at the topic's beginning, and notes the gap in the table.",
+                offsets=(begun.next, start),
+            )
+        self._note_gap(begun.next, start)
+        return replace(begun, next=start, gaps=(*begun.gaps, (begun.next, start)))
+
+    def _round(self, covered: Coverage | None, begun: Coverage, at_once: int) -> bool:
+        """From there to the end of the snapshot. False if another job has committed meanwhile."""
+        snapshot, size = self._snapshot, self._snapshot.size_between(begun.next, self._snapshot.end)
+        self._watch.begins(f"tier {snapshot.topic}", snapshot.end - begun.next, size)
+        work = partial(_write, self._write_plan(begun))
+        cut: list[Share] = list(shares(snapshot, begun.next, snapshot.end, self._share_bytes(size, at_once)))
+        gathered = _Gathered(covered, begun)
+        finished: dict[int, Written] = {}
+        try:
+            for number, written in run_tasks(self._spark, work, cut, at_once=at_once, stop=self._stop):
+                self._watch.advances(written.records, cut[number].size)
+                finished[number] = written
+                while gathered.taken in finished:
+                    gathered.take(cut[gathered.taken], finished.pop(gathered.taken))
+                if gathered.log_bytes >= COMMIT_BYTES and not self._commit_gathered(gathered):
+                    return False
+            return self._commit_gathered(gathered)
+        except BaseException:
+            # What is whole is kept: the next run begins behind it.
+            self._commit_gathered(gathered)
+            raise
+        finally:
+            self._watch.ends()
+
+    def _share_bytes(self, size: int, at_once: int) -> int:
+        """As much as a file is to have; less where that would leave executors without work."""
+        return max(1, min(self._file_bytes, -(-size // at_once)))
+
+    def _write_plan(self, begun: Coverage) -> WritePlan:
+        from ister.spark.jobs.tiering.plan import WritePlan
+
+        self._dead_covered = covered = None if self._dead is None else self._dead.coverage()
+        return WritePlan(
+            self._bootstrap,
+            self._table.location,
+            self._schema,
+            self._origin.partition_by,
+            self._file_bytes,
+            self._skip_missing,
+            self._decoding,
+            "" if self._dead is None else self._dead.location,
+            begun.next if covered is None else covered.next,
+        )
+
+    def _commit_gathered(self, gathered: _Gathered) -> bool:
+        if not gathered.has_news:
+            return True
+        if not self._commit(gathered.files, gathered.dead_files, gathered.before, gathered.after):
+            return False
+        for start, end in gathered.gaps:
+            self._note_gap(start, end)
+        self._done.records += gathered.records
+        self._done.log_bytes += gathered.log_bytes
+        gathered.start_anew()
+        return True
+
+    def _commit(
+        self, files: list[DataFile], dead_files: list[DataFile], before: Coverage | None, after: Coverage
+    ) -> bool:
+        if self._dead is not None and not self._commit_dead_letters(dead_files, after):
+            return False
+        if not self._table.commit(files, before, after):
+            self._watch.tells(
+                f"another job has brought {self._done.table} further meanwhile; this one goes on from there"
+            )
+            return False
+        self._done.commits += 1
+        self._done.files += len(files)
+        self._done.file_bytes += sum(file.size for file in files)
+        self._done.next_offset = after.next
+        return True
+
+    def _commit_dead_letters(self, files: list[DataFile], after: Coverage) -> bool:
+        """As far as their table has not got them: it may be ahead of the other one by one commit."""
+        assert self._dead is not None
+        covered = self._dead_covered
+        if covered is not None and covered.next >= after.next:
+            return True  # the tasks left out what is there already
+        if not self._dead.commit(files, covered, after):
+            return False
+        self._dead_covered = after
+        self._done.dead_letters += sum(file.records for file in files)
+        return True
+
+    def _note_gap(self, start: int, end: int) -> None:
+        if (start, end) in self._done.gaps:
+            return
+        self._done.gaps.append((start, end))
+        self._watch.tells(
+            f"offsets {start} to {end - 1} of {self._snapshot.topic} are not there; the table goes on behind"
+        )
+
+
+class _Gathered:
+    """Finished shares that follow each other, and are not committed yet."""
+
+    def __init__(self, before: Coverage | None, begun: Coverage) -> None:
+        self.before = before
+        self.after = begun
+        self.taken = 0
+        """How many shares were taken, from the first one on."""
+        self._empty()
+
+    def _empty(self) -> None:
+        self.files: list[DataFile] = []
+        self.dead_files: list[DataFile] = []
+        self.gaps: list[tuple[int, int]] = []
+        self.records = 0
+        self.log_bytes = 0
+        self._fresh = 0
+
+    def start_anew(self) -> None:
+        self.before = self.after
+        self._empty()
+
+    @property
+    def has_news(self) -> bool:
+        return self._fresh > 0
+
+    def take(self, share: Share, written: Written) -> None:
+        self.taken += 1
+        self._fresh += 1
+        self.files += written.files
+        self.dead_files += written.dead_files
+        self.gaps += written.gaps
+        self.records += written.records
+        self.log_bytes += share.size
+        self.after = replace(self.after, next=share.range.end, gaps=(*self.after.gaps, *written.gaps))
+
+
+def _write(plan: WritePlan, share: Share) -> Written:
+    """On the executor, where the rest is imported."""
+    from ister.spark.jobs.tiering.writing import write_share
+
+    return write_share(plan, share)

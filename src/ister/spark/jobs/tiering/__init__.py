@@ -1,0 +1,1 @@
+"""A topic's records as files of a table: what executors write, and what the driver commits."""
