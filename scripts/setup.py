@@ -45,7 +45,7 @@ WAIT_SECONDS = 0.2
 EXTRAS = {"core": ("arrow", "compression", "fast"), "full": ("dev", "spark", "connect", "lake")}
 CONTENTS = {
     "core": "Ister, Arrow, compression: about 70 MB to download, 250 MB on disk",
-    "full": "Spark, a Java runtime, table formats, tools of development: about 620 MB to download, 1 GB on disk",
+    "full": "Spark, a Java runtime, table formats, tools: about 620 MB to download, 1 GB on disk",
 }
 
 HINTS = (

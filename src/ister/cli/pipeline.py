@@ -14,9 +14,6 @@ from ister.cli.lazy import LazyCommand, LazyGroup
 
 JOBS: Final = {
     "tier": LazyCommand("ister.cli.pipeline_tier:tier", "Copy a topic to a Parquet, Delta or Iceberg table."),
-    "audit": LazyCommand(
-        "ister.cli.pipeline_audit:audit", "Check each frame of a topic, and tables against it."
-    ),
 }
 
 
@@ -31,6 +28,5 @@ def pipeline() -> None:
     \b
     Examples:
       ister pipeline tier orders --to delta --path /lake/orders
-      ister pipeline audit orders
-      ister pipeline audit --all --report audit.html
+      ister pipeline tier orders --to iceberg --path /lake --every 1m
     """
