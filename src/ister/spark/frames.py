@@ -101,10 +101,11 @@ class _RangeReader:
         try:
             there = self._found.describe_topic(wanted.topic)
         except UnknownTopic:
-            self._skip_to(wanted.end, "the topic was deleted after the table was planned")
+            self._skip_to(wanted.end, "the topic was deleted after the table was planned", UnknownTopic)
             return None
         if there.uid != wanted.uid:
-            self._skip_to(wanted.end, "the topic was deleted and made again after the table was planned")
+            why = "the topic was deleted and made again after the table was planned"
+            self._skip_to(wanted.end, why, UnknownTopic)
             return None
         return there
 

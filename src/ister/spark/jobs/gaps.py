@@ -1,26 +1,76 @@
-"""Offsets that are not there, noted instead of raised."""
+"""What a job does where offsets are not there: fail with what it can be told, or note them and go on."""
 
 from __future__ import annotations
 
-from ister.errors import IsterError, OffsetOutOfRange
-from ister.spark.ranges import Loss
+from typing import NamedTuple
+
+from ister import sync
+from ister.errors import CorruptSegment, IsterError, OffsetOutOfRange, RecordsLost
+from ister.spark.ranges import Loss, OffsetRange
 
 
-class Gaps(Loss):
-    """A `Loss` that keeps what it is told."""
+class Missing(NamedTuple):
+    """Offsets from `start` to before `end` that are not there."""
 
-    found: list[tuple[int, int]]
-    reasons: list[str]
-    kinds: list[type[IsterError]]
+    start: int
+    end: int
+    why: str
+    kind: type[IsterError]
 
-    def __new__(cls) -> Gaps:
+
+class AllThere(Loss):
+    """Whatever is missing is an error that names the offsets."""
+
+    def __new__(cls) -> AllThere:
+        return super().__new__(cls, True)
+
+    def report(
+        self,
+        topic: str,
+        start: int,
+        end: int | None,
+        why: str,
+        kind: type[IsterError] = OffsetOutOfRange,
+    ) -> None:
+        which = f"offsets from {start} on" if end is None else f"offsets {start} to {end - 1}"
+        raise kind(
+            f"{which} of {topic} are not there: {why}",
+            hint="--skip-missing goes on behind them, and notes the gap in the table.",
+            offsets=(start, end) if end is not None else None,
+        )
+
+
+class Noted(Loss):
+    """Keeps what it is told. The topic itself must be there, and be the same one."""
+
+    found: list[Missing]
+
+    def __new__(cls) -> Noted:
         made = super().__new__(cls, False)
-        made.found, made.reasons, made.kinds = [], [], []
+        made.found = []
         return made
 
     def report(
-        self, topic: str, start: int, end: int, why: str, kind: type[IsterError] = OffsetOutOfRange
+        self,
+        topic: str,
+        start: int,
+        end: int | None,
+        why: str,
+        kind: type[IsterError] = OffsetOutOfRange,
     ) -> None:
-        self.found.append((start, end))
-        self.reasons.append(why)
-        self.kinds.append(kind)
+        if end is None or kind not in (OffsetOutOfRange, RecordsLost, CorruptSegment):
+            AllThere().report(topic, start, end, why, kind)
+        else:
+            self.found.append(Missing(start, end, why, kind))
+
+    def gaps(self, bootstrap: str, wanted: OffsetRange) -> tuple[tuple[int, int], ...]:
+        """What a table may do without for good: trimmed, given up, damaged. Offsets that are merely not there
+        yet, or not any more behind an end that fell back, will be other records'."""
+        beyond = [each for each in self.found if each.kind is OffsetOutOfRange]
+        if beyond:
+            with sync.connect(bootstrap) as log:
+                begins = log.describe_topic(wanted.topic).start_offset
+            for each in beyond:
+                if each.end > begins:
+                    AllThere().report(wanted.topic, each.start, each.end, each.why)
+        return tuple((each.start, each.end) for each in self.found)

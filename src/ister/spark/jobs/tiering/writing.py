@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
-from ister.spark.jobs.gaps import Gaps
+from ister.spark.jobs.gaps import AllThere, Noted
 from ister.spark.jobs.lake.table import DataFile
 from ister.spark.jobs.snapshot import Share
 from ister.spark.jobs.tiering.decoding import decode_values
 from ister.spark.jobs.tiering.files import FileSet
 from ister.spark.jobs.tiering.plan import WritePlan, dead_letter_schema, log_schema
-from ister.spark.ranges import Loss
 from ister.spark.source.reading import read_range
-
-_ALL_FAIL: Final = Loss(fails=True)
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ def write_share(plan: WritePlan, share: Share) -> Written:
         plan.location, plan.schema, plan.partition_by, plan.file_bytes, stem, plan.decoding is not None
     )
     dead = FileSet(plan.dead_location, dead_letter_schema(), plan.partition_by, plan.file_bytes, stem, False)
-    loss: Loss = Gaps() if plan.skip_missing else _ALL_FAIL
+    loss = Noted() if plan.skip_missing else AllThere()
     records = 0
     try:
         for rows in read_range(plan.bootstrap, wanted, log_schema(), loss):
@@ -48,7 +45,7 @@ def write_share(plan: WritePlan, share: Share) -> Written:
                 files.add(good)
             if letters is not None:
                 dead.add(letters)
-        gaps = tuple(loss.found) if isinstance(loss, Gaps) else ()
+        gaps = loss.gaps(plan.bootstrap, wanted) if isinstance(loss, Noted) else ()
         return Written(files.finish(), dead.finish(), records, gaps)
     except BaseException:
         files.abandon()
