@@ -53,6 +53,7 @@ def seal(
     recovery: int = 0,
     replicas: list[int] | None = None,
     whole: int = 0,
+    holders: list[int] | None = None,
 ) -> SealSegment:
     return SealSegment(
         topic_uid=uid,
@@ -69,6 +70,7 @@ def seal(
         recovery=recovery,
         replicas=replicas or [],
         whole=whole,
+        holders=holders,
     )
 
 

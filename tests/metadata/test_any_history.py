@@ -15,12 +15,14 @@ from ister.metadata.commands import (
     AnyCommand,
     BeginRecovery,
     ClaimCursor,
+    CopyEntry,
     DeleteTopic,
     FlushCursors,
     FoundCluster,
     KeptPart,
     OpenedSegment,
     RemoveNode,
+    ReportCopies,
     Result,
     SealSegment,
     SetReplicas,
@@ -74,6 +76,15 @@ wild = st.one_of(
     ),
     st.builds(recover, uids, numbers, members, starts),
     st.builds(SetReplicas, uids, numbers, lists, lists),
+    st.builds(SetReplicas, uids, numbers, lists, lists, expected_whole=lists),
+    st.builds(
+        ReportCopies,
+        members,
+        starts,
+        st.integers(1, 9),
+        st.integers(0, 60),
+        st.lists(st.builds(CopyEntry, uids, uids, st.integers(1, 5), offsets), max_size=3),
+    ),
     st.builds(accept_loss, uids, numbers, offsets, offsets, then=members, then_on=lists, by=members),
     st.builds(
         AcceptGone,
@@ -126,6 +137,23 @@ def _about(state: ClusterState, topic: TopicState) -> st.SearchStrategy[AnyComma
         sealed.flatmap(
             lambda s: st.builds(
                 SetReplicas, st.just(topic.uid), st.just(s.segment), st.just(list(s.replicas)), on
+            )
+        ),
+        sealed.flatmap(
+            lambda s: st.builds(
+                lambda to: SetReplicas(
+                    topic.uid, s.segment, list(s.replicas), to, expected_whole=list(s.whole)
+                ),
+                on,
+            )
+        ),
+        sealed.flatmap(
+            lambda s: st.builds(
+                lambda by, what: ReportCopies(
+                    by, known.get(by, 1), state.reports.get(by, 0) + 1, state.applied_index,
+                    [CopyEntry(topic.uid, s.uid, what, s.base_offset)],
+                ),
+                st.sampled_from(s.replicas), st.integers(1, 4),
             )
         ),
         st.builds(
@@ -254,6 +282,9 @@ def _check_chain(topic: TopicState) -> None:
     for segment in topic.segments:
         assert segment.replicas and len(set(segment.replicas)) == len(segment.replicas)
         assert topic.segment(segment.segment) is segment
+        who_said = [*segment.whole, *(told.member for told in segment.told)]
+        assert len(set(who_said)) == len(who_said) and set(who_said) <= set(segment.replicas), "C1"
+        assert segment.is_sealed or not who_said
     assert topic.open_segment.leader in topic.open_segment.replicas
     assert len(topic.lost) <= MAX_LOST_RANGES
 
@@ -282,7 +313,7 @@ def test_the_histories_do_apply_every_command() -> None:
     """Else the properties above would hold of nothing."""
     applied: set[str] = set()
 
-    @settings(derandomize=True, database=None)
+    @settings(derandomize=True, database=None, max_examples=200)
     @given(histories())
     def look(history: list[AnyCommand | None]) -> None:
         state = ClusterState()
@@ -299,6 +330,7 @@ def test_the_histories_do_apply_every_command() -> None:
         "SealSegment",
         "BeginRecovery",
         "SetReplicas",
+        "ReportCopies",
         "AcceptLoss",
         "AcceptGone",
         "DeleteTopic",

@@ -25,6 +25,7 @@ from ister.metadata.commands import (
     AnyCommand,
     BeginRecovery,
     Outcome,
+    ReportCopies,
     Result,
     SealSegment,
     SetReplicas,
@@ -54,6 +55,8 @@ class ReplicaWatch(Watch):
         self.begun: dict[int, list[int]] = {}
         """By a segment's uid: the numbers of its recoveries."""
         self.gave_up: list[str] = []
+        self.reports = 0
+        """Of copies that are whole, and count for that."""
         self._changes_seen: set[int] = set()
         self._opened_with: dict[int, list[int]] = {}
         """By a segment's uid: the replicas that it was opened with."""
@@ -67,6 +70,9 @@ class ReplicaWatch(Watch):
                     self.begun.setdefault(topic.open_segment.uid, []).append(outcome.index)
                 if isinstance(command, SetReplicas) and outcome.result is Result.APPLIED:
                     self._check_new_copies(topic, command, outcome.index)
+            if isinstance(command, ReportCopies) and outcome.index not in self._changes_seen:
+                self._changes_seen.add(outcome.index)
+                self._check_report(broker, command)
         super().applied(broker, command, outcome)
 
     def replicas_of(self, segment: SegmentState) -> list[int]:
@@ -130,6 +136,12 @@ class ReplicaWatch(Watch):
     def _check_sealed_copies(self, topic: TopicState, state: SegmentState) -> None:
         assert state.end_offset is not None
         ends = {member: self.copies.end_of(member, topic, state) for member in self.replicas_of(state)}
+        for member in state.whole:
+            if ends[member] < state.end_offset:
+                self.history.violated(
+                    f"C1: the seal of {topic.key_of(state)} at {state.end_offset} says that node "
+                    f"{node_of(member)} has all of it, which ends at {ends[member]}"
+                )
         if sum(end >= state.end_offset for end in ends.values()) < self.quorum_of(state):
             shown = {node_of(member): end for member, end in ends.items()}
             self.history.violated(
@@ -149,6 +161,16 @@ class ReplicaWatch(Watch):
             is_there = self.disk_of(member).exists(log_path(topic, segment))
             if member not in command.expected and is_there:
                 self._check_whole(member, topic, segment)
+
+    def _check_report(self, broker: Broker, command: ReportCopies) -> None:
+        """C2: who says that it has all of a segment, durably, has; and counts for that from now on."""
+        for entry in command.entries:
+            topic = broker.metadata.state.topic_by_uid(entry.topic_uid)
+            segments = topic.segments if topic is not None else []
+            segment = next((one for one in segments if one.uid == entry.segment_uid), None)
+            if topic is not None and segment is not None and segment.is_whole_at(command.member):
+                self.reports += 1
+                self._check_whole(command.member, topic, segment)
 
     def _check_whole(self, member: int, topic: TopicState, segment: SegmentState) -> None:
         copies, key = self.copies, topic.key_of(segment)

@@ -23,6 +23,7 @@ from ister.metadata.commands import (
     SetReplicas,
     TrimTopic,
 )
+from ister.metadata.copies import listed, may_leave, staying
 from ister.metadata.nodes import (
     Nodes,
     inactive_among,
@@ -52,7 +53,7 @@ def seal(index: int, topic: TopicState, nodes: Nodes, command: SealSegment) -> O
     last.last_append_time_us = command.last_append_time_us
     last.sealed_by, last.sealed_at_us = command.sealed_by, command.sealed_at_us
     last.whole_at_least = command.whole
-    last.replicas = command.replicas or last.replicas
+    listed(index, last, command.replicas or last.replicas, command.holders)
     _open_next(index, topic, command)
     return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
 
@@ -145,14 +146,41 @@ def set_replicas(index: int, topic: TopicState, nodes: Nodes, command: SetReplic
         refused = f"no node would be left in the cluster that has {topic.key_of(segment)}"
     if refused:
         return Outcome(Result.REFUSED, index, refused, topic.uid)
+    if command.expected_whole is None:
+        _count(segment, command, come)
+    else:
+        if segment.whole != command.expected_whole:
+            detail = f"{topic.key_of(segment)} is now whole on nodes {_shown(segment.whole) or 'none'}"
+            return Outcome(Result.STALE, index, detail, topic.uid)
+        refused = _why_not_let_go(topic, nodes, segment, command.replicas)
+        if refused:
+            return Outcome(Result.REFUSED, index, refused, topic.uid)
+        segment.whole_at_least = 0
+    listed(index, segment, command.replicas, None if command.expected_whole is None else segment.whole)
+    return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
+
+
+def _why_not_let_go(topic: TopicState, nodes: Nodes, segment: SegmentState, replicas: list[int]) -> str:
+    """Whom C3 keeps in the list; empty if all who leave it may."""
+    stay = staying(nodes, [member for member in replicas if member in segment.replicas])
+    whole = [member for member in stay if segment.is_whole_at(member)]
+    for member in segment.replicas if not segment.is_empty else ():
+        if member not in replicas and not may_leave(segment, member, replicas, stay):
+            return (
+                f"node {node_of(member)} is needed for {topic.key_of(segment)}: of those that stay only "
+                f"nodes {_shown(whole) or 'none'} are known to have all of it"
+            )
+    return ""
+
+
+def _count(segment: SegmentState, command: SetReplicas, come: list[int]) -> None:
+    """As it was done before there were names: what such commands left behind is what such removals go by."""
     if segment.whole_at_least or command.confirmed:
         left = sum(member not in command.replicas for member in segment.replicas)
         counted = max(1, segment.whole_at_least - left + len(come), command.confirmed)
         if come and command.confirmed:  # an offer: those who were there may be damaged
             counted = command.confirmed
         segment.whole_at_least = min(counted, len(command.replicas))
-    segment.replicas = command.replicas
-    return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
 
 
 def accept_loss(index: int, topic: TopicState, nodes: Nodes, command: AcceptLoss) -> Outcome:
@@ -165,6 +193,7 @@ def accept_loss(index: int, topic: TopicState, nodes: Nodes, command: AcceptLoss
         return Outcome(Result.REFUSED, index, refused, topic.uid)
     last.end_offset, last.lost_from = command.end_offset, command.lost_from
     last.whole_at_least = command.whole
+    listed(index, last, last.replicas, command.holders)
     last.end_position = command.end_position
     last.last_append_time_us = max(last.carried_append_time_us, command.last_append_time_us)
     last.sealed_by, last.sealed_at_us = command.by, command.at_us
@@ -228,6 +257,9 @@ def accept_gone(index: int, topic: TopicState, nodes: Nodes, command: AcceptGone
         else:
             lost.append(LostRange(start, end, segment.segment, command.at_us, was_sealed=True))
         segment.lost_from = start
+        if part is not None:
+            segment.told = []  # of another end
+            listed(index, segment, segment.replicas, part.holders)
     topic.lost = [*topic.lost, *lost][-MAX_LOST_RANGES:]
     return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
 

@@ -6,7 +6,7 @@ applying is deterministic (R3). The index at which a command is applied is the u
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 import msgspec
@@ -43,6 +43,8 @@ class UpsertNode(Command, frozen=True):
     long this was on its way. 0: not looked at."""
     replaced: int = 0
     """The member that this is: not whoever else has taken its place since. 0: not looked at."""
+    by_name: bool = False
+    """Whether a disk may be taken for gone goes by who is known to have all of what it has (C3)."""
 
 
 class RemoveNode(Command, frozen=True):
@@ -54,8 +56,11 @@ class RemoveNode(Command, frozen=True):
     member: int = 0
     """Which disk of the node is meant. 0: whichever it has."""
     keeps_whole: bool = False
-    """Refused also while the others that have a sealed segment may all end short of it (R2). What was
-    proposed before there was this goes by the rule of then, whenever it is applied (R3)."""
+    """Refused also while the others that have a sealed segment may all end short of it, by how many were
+    counted (R2). What was proposed before there was this goes by the rule of then, whenever it is applied
+    (R3)."""
+    by_name: bool = False
+    """The same by who is known to have all of it (C3)."""
 
 
 class CreateTopic(Command, frozen=True):
@@ -109,9 +114,11 @@ class SealSegment(Command, frozen=True):
     """Who has the sealed segment, substitutes among them (F2); empty leaves the list as it is. A leader's own
     seal changes nothing in it (F4)."""
     whole: int = 0
-    """So many of these, at least, have all of it, durably. 0 of seals that did not say so."""
+    """What seals said before there were names: so many of these, at least, have all of it."""
     forgets: bool = False
     """Producers that the log knew are not among `producers` (A5)."""
+    holders: list[int] | None = None
+    """Who has all of it, durably (C1). None of seals that did not say so."""
 
 
 class BeginRecovery(Command, frozen=True):
@@ -135,8 +142,43 @@ class SetReplicas(Command, frozen=True):
     replicas: list[int]
     """Those that are new in it have said that they are whole."""
     confirmed: int = 0
-    """So many in it have said so; 0 if only those that are new were asked. Together with new ones: these, and
-    nothing is known of the others any more."""
+    """What was said before there were names: so many in it have said so; 0 if only those that are new were
+    asked. Together with new ones: these, and nothing is known of the others any more."""
+    expected_whole: list[int] | None = None
+    """Who is known to have all of it: the other half of what is compared (C3). Those that come have nothing,
+    as far as this says. None of commands from before there were names."""
+
+
+class Reported(IntEnum):
+    """What a node says of its copy of a sealed segment (C2)."""
+
+    WHOLE = 1
+    SHORT = 2
+    """It ends early, and nobody who answers can complete it."""
+    DAMAGED = 3
+    """What is there is not as it should be, or not all there any more."""
+    ABSENT = 4
+
+
+class CopyEntry(msgspec.Struct, array_like=True, frozen=True):
+    topic_uid: int
+    segment_uid: int
+    state: int
+    """A `Reported`. One that this build does not know says nothing."""
+    end_offset: int = 0
+    """Where it ends, if it is short."""
+
+
+class ReportCopies(Command, frozen=True):
+    """A node says how its copies of sealed segments are, where that is not what the metadata has (C2)."""
+
+    member: int
+    starts: int
+    number: int
+    """Counted from 1 by each start of a node. One that is not higher than the last says nothing new."""
+    index: int
+    """What the node had applied when it compared. An entry about a list that has changed since is old."""
+    entries: list[CopyEntry]
 
 
 class AcceptLoss(Command, frozen=True):
@@ -174,6 +216,8 @@ class AcceptLoss(Command, frozen=True):
     """As in a seal, of what lies before `lost_from`."""
     forgets: bool = False
     """As in a seal."""
+    holders: list[int] | None = None
+    """The same by name."""
 
 
 class KeptPart(msgspec.Struct, array_like=True, frozen=True):
@@ -189,6 +233,8 @@ class KeptPart(msgspec.Struct, array_like=True, frozen=True):
     asked: list[int]
     """Who has said how far its copy goes: the members of the segment's list that are in the cluster, all of
     them, in the list's order. One that is not among them may have more."""
+    holders: list[int] | None = None
+    """Those of them whose copies go that far. None of commands from before there were names."""
 
 
 class AcceptGone(Command, frozen=True):
@@ -252,6 +298,7 @@ AnyCommand = (
     | SealSegment
     | BeginRecovery
     | SetReplicas
+    | ReportCopies
     | AcceptLoss
     | AcceptGone
     | OpenedSegment

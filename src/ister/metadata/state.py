@@ -27,15 +27,24 @@ from ister.metadata.commands import (
     OpenedSegment,
     Outcome,
     RemoveNode,
+    ReportCopies,
     Result,
     SealSegment,
     SetReplicas,
     TrimTopic,
     UpsertNode,
 )
-from ister.metadata.nodes import NodeState, inactive_among, is_active, node_state_of, why_not_placed
+from ister.metadata.copies import may_leave, staying, take_report
+from ister.metadata.nodes import (
+    NodeState,
+    inactive_among,
+    is_active,
+    node_state_of,
+    why_not_placed,
+    why_not_proposer,
+)
 from ister.metadata.topics import LostRange, SegmentState, TopicState
-from ister.protocol.peer import identity_fault
+from ister.protocol.peer import identity_fault, node_of
 
 __all__ = ["ClusterState", "LostRange", "NodeState", "SegmentState", "TopicState"]
 
@@ -48,6 +57,7 @@ class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
     topics: list[TopicState]
     nodes: list[NodeState] = []
     gone: list[int] = []
+    reports: list[tuple[int, int]] = []
 
 
 class ClusterState:
@@ -59,6 +69,8 @@ class ClusterState:
         self.nodes: dict[int, NodeState] = {}
         self.gone: list[int] = []
         """Members that were removed or replaced: never to come back. Their nodes may, on other disks (I2)."""
+        self.reports: dict[int, int] = {}
+        """By member: the number of the last report of its copies, of the start that is known (C2)."""
         self._by_uid: dict[int, TopicState] = {}
         self._led: dict[int, dict[int, str]] = {}
         """By member: the keys of the open segments that it leads, by topic. Derived, for a quick answer."""
@@ -116,6 +128,8 @@ class ClusterState:
                 return self._remove_node(index, command)
             case FlushCursors():
                 return self._flush_cursors(index, command)
+            case ReportCopies():
+                return self._report_copies(index, command)
             case None:
                 return Outcome(Result.REFUSED, index, "this build does not know the command")
         topic = self._by_uid.get(command.topic_uid)
@@ -168,6 +182,9 @@ class ClusterState:
         known = self.nodes.get(told.node_id)
         if known is not None and known.member != told.member:
             self.gone.append(known.member)
+            self.reports.pop(known.member, None)
+        if known is not None and known.starts != told.starts:
+            self.reports.pop(told.member, None)  # each start counts anew
         self.nodes[told.node_id] = told
         return Outcome(Result.APPLIED, index)
 
@@ -191,7 +208,9 @@ class ClusterState:
             is_looked_at = command.replaced or command.replaced_starts
             if is_looked_at and command.replaced_starts != known.starts:
                 return f"node {told.node_id} has come back on the disk that was to be replaced"
-            only_copy = "" if command.replaces else self._only_copy(known.member, may_be_short=True)
+            only_copy = ""
+            if not command.replaces:
+                only_copy = self._only_copy(known.member, may_be_short=True, by_name=command.by_name)
             return f"node {told.node_id} has {only_copy}, on another disk" if only_copy else ""
         if told.starts <= known.starts and told != known:
             return (
@@ -212,12 +231,13 @@ class ClusterState:
             return Outcome(Result.REFUSED, index, f"node {command.node_id} has come back meanwhile")
         where = self._holds_open(member)
         if not where and not command.disk_gone:
-            where = self._only_copy(member, may_be_short=command.keeps_whole)
+            where = self._only_copy(member, may_be_short=command.keeps_whole, by_name=command.by_name)
         if where:
             return Outcome(Result.REFUSED, index, f"node {command.node_id} holds {where}")
         if len(self.nodes) == 1:
             return Outcome(Result.REFUSED, index, f"node {command.node_id} is the last one")
         self.gone.append(self.nodes.pop(command.node_id).member)
+        self.reports.pop(member, None)
         return Outcome(Result.APPLIED, index)
 
     def _holds_open(self, member: int) -> str:
@@ -227,13 +247,19 @@ class ClusterState:
                 return f"the open {topic.key_of(topic.open_segment)}"
         return ""
 
-    def _only_copy(self, member: int, *, may_be_short: bool) -> str:
+    def _only_copy(self, member: int, *, may_be_short: bool, by_name: bool) -> str:
         """A segment with something in it that nobody else in the cluster has; empty if there is none. What
         another disk of its node had is not held here (I2). `may_be_short`: of a sealed one too only some are
-        known to have had all of it; who was behind may not have been completed yet."""
+        known to have had all of it; who was behind may not have been completed yet. `by_name`: those are
+        known (C3), and not only how many."""
         for topic in self._by_uid.values():
             for segment in topic.segments:
                 if member not in segment.replicas or segment.is_empty:
+                    continue
+                if by_name and segment.is_sealed:
+                    stay = staying(self.nodes, segment.replicas, member)
+                    if not may_leave(segment, member, segment.replicas, stay):
+                        return _why_kept(topic, segment, stay)
                     continue
                 others = sum(other != member and self.is_active(other) for other in segment.replicas)
                 if not others:
@@ -243,6 +269,18 @@ class ClusterState:
                     why = "the others may end short of it" if segment.is_sealed else "which is open"
                     return f"one of the last {others + 1} copies of {topic.key_of(segment)}, {why}"
         return ""
+
+    def _report_copies(self, index: int, command: ReportCopies) -> Outcome:
+        """What a node says of its copies (C2). What is old in it is passed over, entry by entry."""
+        fault = why_not_proposer(self.nodes, command.member, command.starts)
+        if not fault and command.number <= (last := self.reports.get(command.member, 0)):
+            fault = f"report {command.number} comes after report {last}"
+        if fault:
+            return Outcome(Result.STALE, index, fault)
+        self.reports[command.member] = command.number
+        for entry in command.entries:
+            take_report(command, self._by_uid.get(entry.topic_uid), entry)
+        return Outcome(Result.APPLIED, index)
 
     def skip(self, index: int) -> None:
         """An index that is not a command of ours."""
@@ -320,6 +358,7 @@ class ClusterState:
                 list(self._by_uid.values()),
                 list(self.nodes.values()),
                 self.gone,
+                list(self.reports.items()),
             )
         )
 
@@ -330,7 +369,17 @@ class ClusterState:
         state.applied_index, state.cluster_id = snapshot.applied_index, snapshot.cluster_id
         state.nodes = {node.node_id: node for node in snapshot.nodes}
         state.gone = list(snapshot.gone)
+        state.reports = dict(snapshot.reports)
         for topic in snapshot.topics:
             state.topics[topic.name] = state._by_uid[topic.uid] = topic
             state._note_open(topic)
         return state
+
+
+def _why_kept(topic: TopicState, segment: SegmentState, stay: list[int]) -> str:
+    """What a member that may not leave has (C3)."""
+    key, whole = topic.key_of(segment), [one for one in stay if segment.is_whole_at(one)]
+    if not stay:
+        return f"the last copy of {key}"
+    known = f"only node {node_of(whole[0])} is" if len(whole) == 1 else f"{len(whole) or 'none'} of them are"
+    return f"one of the last {len(stay) + 1} copies of {key}: of the others {known} known to have all of it"

@@ -16,6 +16,16 @@ from ister.quorum import acknowledging
 from ister.wal.producers import ProducerRow
 
 
+class ToldCopy(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a member of a sealed segment's list has said of its copy, which is not whole (C2)."""
+
+    member: int
+    state: int
+    """A `Reported`."""
+    end_offset: int = 0
+    """Where it ends, if it is short."""
+
+
 class SegmentState(msgspec.Struct, array_like=True, gc=False):
     """Outside the garbage collector's sight: there are many, they are in no cycle, and it would be slow."""
 
@@ -49,10 +59,18 @@ class SegmentState(msgspec.Struct, array_like=True, gc=False):
     kept."""
     whole_at_least: int = 0
     """Of a sealed segment: so many of `replicas` are known to have had all of it; the others may end short,
-    and be completed without anybody saying so here. 0 if nobody has counted them: then most of them had."""
+    and be completed without anybody saying so here. 0 if nobody has counted them: then most of them had. Only
+    commands from before there were names go by it."""
     forgot_at: int = 0
     """The uid that the last seal of this topic which dropped a producer has opened: this one, or an earlier
     one; 0 if none did. A producer's first frame that may be older may be stored, and forgotten (A5)."""
+    whole: list[int] = []
+    """Of a sealed segment: those of `replicas` that are known to have all of it, durably (C1), in the list's
+    order. Replaced, not edited."""
+    told: list[ToldCopy] = []
+    """What others in the list have said of theirs, the oldest first. Who is in neither may have anything."""
+    listed_at: int = 0
+    """The index of the last change of the list or of the end: what was looked at before that is old."""
 
     @property
     def is_sealed(self) -> bool:
@@ -67,6 +85,13 @@ class SegmentState(msgspec.Struct, array_like=True, gc=False):
     def surely_whole(self) -> int:
         """So many of its replicas, whichever they are, have all of it."""
         return self.whole_at_least or acknowledging(len(self.replicas))
+
+    def is_whole_at(self, member: int) -> bool:
+        """Whether a member of the list is known to have all of it: of nothing everybody has all."""
+        return member in self.whole or (self.is_empty and member in self.replicas)
+
+    def told_by(self, member: int) -> ToldCopy | None:
+        return next((told for told in self.told if told.member == member), None)
 
     @property
     def is_empty(self) -> bool:

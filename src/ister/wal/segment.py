@@ -80,6 +80,10 @@ class Replication(Protocol):
         """`durable_end` has grown."""
         ...
 
+    def synced_to(self, end_offset: int) -> list[int]:
+        """The other replicas that are known to have synced so much, or more."""
+        ...
+
     def lease_lost(self, error: IsterError) -> None:
         """What is queued may not be written any more."""
         ...

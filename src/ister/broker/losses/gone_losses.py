@@ -95,4 +95,7 @@ async def _kept_part(broker: Broker, topic: TopicState, segment: SegmentState, a
             f"nothing is given up: node {node_of(longest)} is in the cluster, and has a copy of {key}",
             hint=again,
         )
-    return KeptPart(segment.uid, found.end_offset, found.end_position, found.last_append_time_us, there)
+    holders = [member for member in there if reached[member].end_offset >= found.end_offset]
+    return KeptPart(
+        segment.uid, found.end_offset, found.end_position, found.last_append_time_us, there, holders
+    )

@@ -25,6 +25,7 @@ from ister.replication.copies.guests import Guests
 from ister.replication.copies.leaving import LeavingCopies
 from ister.replication.copies.only_copies import OnlyCopies
 from ister.replication.copies.repair import Repairs
+from ister.replication.copies.reporting import Reporting
 from ister.replication.copies.scrubbing import Scrubbing
 from ister.replication.copies.sealed_copies import SealedCopies
 from ister.replication.counters import ReplicationCounters
@@ -84,6 +85,8 @@ class NodeReplication:
         self.completions = Completions(
             self.copies, self.sealed_copies, broker.metadata, self.member, broker.spawn
         )
+        self.reporting = Reporting(broker.metadata, self.member, self.copies.place, self.completions.state_of)
+        self.completions.on_change = self.reporting.look_at
         self.copies.on_damage = self.completions.suspect
         self.copies.on_failed_read = self.completions.may_pass
         self.scrubbing = Scrubbing(self, broker.disk, broker.clock, broker.config.scrub_bytes_per_second)
@@ -161,6 +164,7 @@ class NodeReplication:
             self._watch.run(),
             self.guests.sweep(),
             self.repairs.run(),
+            self.reporting.run(),
             self.leaving.run(),
             self.scrubbing.run(),
         ):
@@ -235,7 +239,8 @@ class NodeReplication:
         assert segment.end_offset is not None
         self.recoveries.sealed(segment.uid, segment.end_offset)
         self.standings.sealed(segment.uid)
-        if len(segment.replicas) > 1 or segment.recovery or segment.lost_from is not None:
+        is_known = segment.is_whole_at(self.member) or self.member not in segment.replicas
+        if not is_known or len(segment.replicas) > 1 or segment.recovery or segment.lost_from is not None:
             place = Place(topic, segment, self._broker.identity_of(topic, segment))
             self.completions.sealed(place)
             if segment.recovery and self.member not in segment.replicas:

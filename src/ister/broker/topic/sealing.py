@@ -12,7 +12,7 @@ from ister.protocol.codec import MAX_MESSAGE_BYTES
 from ister.quorum import acknowledging
 from ister.replication.recovery.failover_events import ProposeSeal
 from ister.wal.producers import ProducerRow, ProducerTable
-from ister.wal.segment import Segment
+from ister.wal.segment import FsyncPolicy, Segment
 
 PRODUCER_MEMORY_US = 7 * 24 * 3600 * 1_000_000
 """Producers silent for a week are forgotten at the next seal."""
@@ -74,7 +74,17 @@ def make_seal(storage: Storage, topic: TopicState, segment: Segment, end: int) -
         sealed_at_us=storage.clock.now_us(),
         whole=acknowledging(len(topic.open_segment.replicas)),
         forgets=len(carried) < len(producers),
+        holders=_holders(storage, segment, end),
     )
+
+
+def _holders(storage: Storage, segment: Segment, end: int) -> list[int]:
+    """Who is known to have synced all of it (C1). Under a weak fsync mode no answer says that: each looks at
+    its own log then, and reports."""
+    if segment.policy is not FsyncPolicy.FSYNC:
+        return []
+    own = [storage.member] if segment.failure is None and segment.durable_end >= end else []
+    return [*own, *(segment.replication.synced_to(end) if segment.replication is not None else ())]
 
 
 def make_recovery_seal(
@@ -103,6 +113,7 @@ def make_recovery_seal(
         replicas=list(found.replicas),
         whole=len(found.holders),
         forgets=len(carried) < len(producers),
+        holders=list(found.holders),
     )
 
 
@@ -157,6 +168,7 @@ def make_loss(
         recovery=recovery,
         whole=1,
         forgets=len(carried) < len(reached.producers),
+        holders=[storage.member],
     )
 
 
@@ -200,6 +212,7 @@ def make_empty_seal(storage: Storage, topic: TopicState) -> SealSegment:
         starts=storage.metadata.starts,
         sealed_at_us=storage.clock.now_us(),
         unopened=True,
+        holders=[],
     )
 
 

@@ -21,11 +21,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from ister.errors import CorruptSegment, InvariantBroken, IsterError
+from ister.metadata.commands import Reported
 from ister.metadata.nodes import is_in_cluster
-from ister.metadata.state import TopicState
+from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.store import MetadataStore
 from ister.metrics import Counter
 from ister.replication.copies.copies import Copies, Read
+from ister.replication.copies.reporting import State
 from ister.replication.copies.sealed_copies import Finished, SealedCopies
 from ister.replication.places import Place
 from ister.replication.stream.follower import disk_fault
@@ -47,6 +49,8 @@ class _Trouble:
     """What a reader or the scrub found; empty of one that may only be short."""
     is_served: bool = False
     """Nobody has it better: it is read as it is."""
+    is_short: bool = False
+    """It was looked at, and ends early."""
     disk: str = ""
     """Why the disk did not take it, at the last try."""
     is_unreadable: bool = False
@@ -70,6 +74,8 @@ class Completions:
         self._metadata = metadata
         self._member = member
         self._spawn = spawn
+        self.on_change: Callable[[int, int, bool], None] = lambda topic_uid, uid, is_urgent: None
+        """Told of a segment whose copy here may be in another state now; and whether that cannot wait."""
         self._troubles: dict[int, _Trouble] = {}
         """By segment."""
         self._resting: set[int] = set()
@@ -107,6 +113,21 @@ class Completions:
         trouble = self._troubles.get(segment_uid)
         return trouble.damage if trouble is not None else ""
 
+    def state_of(self, segment: SegmentState) -> State | None:
+        """How this copy is, for the metadata; None while that is not known."""
+        if not self._has_looked:
+            return None
+        trouble = self._troubles.get(segment.uid)
+        if trouble is None:
+            return Reported.WHOLE, 0
+        if trouble.damage:
+            return Reported.DAMAGED, 0
+        if trouble.reach is not None:
+            return Reported.SHORT, trouble.reach
+        if trouble.is_short and segment.is_whole_at(self._member):
+            return Reported.DAMAGED, 0  # it had all of it
+        return None
+
     @property
     def behind(self) -> list[int]:
         """The segments of which this node is a replica and does not have a whole copy, as far as it knows."""
@@ -131,6 +152,7 @@ class Completions:
     def sealed(self, place: Place) -> None:
         """The metadata has sealed a segment: whether this copy is whole is known once it was looked at."""
         segment = place.segment
+        self._changed(place)
         if self._member in segment.replicas and not self._ended_it(place):
             self._look(place)
             return
@@ -141,11 +163,15 @@ class Completions:
     def joined(self, place: Place, *, is_whole: bool) -> None:
         """This node is now among a sealed segment's replicas. It was asked to copy it first; but the copy may
         have been given up while the change was under way."""
+        self._changed(place)
         if is_whole:
             self._troubles.pop(place.segment.uid, None)
             self._is_found_whole(place)
         else:
             self._look(place)
+
+    def _changed(self, place: Place, *, is_urgent: bool = False) -> None:
+        self.on_change(place.topic.uid, place.segment.uid, is_urgent)
 
     def _is_found_whole(self, place: Place) -> None:
         self._whole.setdefault(place.topic.uid, set()).add(place.segment.uid)
@@ -173,8 +199,15 @@ class Completions:
         here: dict[int, set[int]] = {}
         for topic in self._metadata.state.topics.values():
             for segment in topic.segments:
-                is_looked_at = len(segment.replicas) > 1 or segment.lost_from is not None
-                if segment.is_sealed and is_looked_at and self._member in segment.replicas:
+                is_mine = segment.is_sealed and self._member in segment.replicas
+                if is_mine:
+                    self.on_change(topic.uid, segment.uid, False)
+                is_looked_at = (
+                    len(segment.replicas) > 1
+                    or segment.lost_from is not None
+                    or not segment.is_whole_at(self._member)
+                )
+                if is_mine and is_looked_at:
                     place = self._copies.place(topic.uid, segment.uid)
                     if segment.uid in self._whole.get(topic.uid, ()):
                         here.setdefault(topic.uid, set()).add(segment.uid)
@@ -182,7 +215,7 @@ class Completions:
                         found.append(place)
         self._whole = here
         for place in found:
-            self._troubles[place.segment.uid] = _Trouble()
+            self._troubles[place.segment.uid] = _Trouble(is_served=len(place.segment.replicas) == 1)
         self._has_looked = True
         self._spawn(self._complete_all(found))
 
@@ -194,12 +227,13 @@ class Completions:
         """Whether this very process led the segment to its end."""
         segment = place.segment
         is_own = segment.leader == self._member and segment.sealed_by == self._member
+        is_own = is_own and segment.is_whole_at(self._member)
         # Before the first look this is a start that hears again of what an earlier process did.
         return self._has_looked and is_own and not segment.recovery and segment.lost_from is None
 
     def _look(self, place: Place) -> None:
         if place.segment.uid not in self._troubles:
-            self._troubles[place.segment.uid] = _Trouble()
+            self._troubles[place.segment.uid] = _Trouble(is_served=len(place.segment.replicas) == 1)
             self._spawn(self._complete(place))
 
     # What readers and the scrub tell.
@@ -223,6 +257,7 @@ class Completions:
             else "a copy of %s is damaged, and is replaced: %s"
         )
         log.error(what, place.identity.key, damage)
+        self._changed(place, is_urgent=True)
         self._spawn(self._complete(place))
         return not is_only
 
@@ -270,6 +305,7 @@ class Completions:
         trouble = self._troubles.get(place.segment.uid)
         if trouble is not None and trouble.is_served and len(place.segment.replicas) == 1:
             del self._troubles[place.segment.uid]
+            self._changed(place)
 
     # Mending.
 
@@ -285,7 +321,8 @@ class Completions:
                     break
                 if self._member not in found.segment.replicas:
                     break
-                if trouble.is_served and len(found.segment.replicas) == 1:  # it is reported while it is there
+                is_only = len(found.segment.replicas) == 1
+                if is_only and trouble.is_served and trouble.damage:  # it is reported while it is there
                     await asyncio.sleep(LONGEST_PAUSE_SECONDS)
                     continue
                 if await self._try(found, trouble):
@@ -302,9 +339,16 @@ class Completions:
             log.critical("%s", error.message)
             return  # it stays incomplete, and is not served: somebody has to look (F3)
         self._troubles.pop(uid, None)
+        self._changed(place)
 
     async def _try(self, place: Place, trouble: _Trouble) -> bool:
         """Make the copy whole; whether it is."""
+        is_whole = await self._try_it(place, trouble)
+        if not is_whole:
+            self._changed(place, is_urgent=bool(trouble.damage))
+        return is_whole
+
+    async def _try_it(self, place: Place, trouble: _Trouble) -> bool:
         key, was_served, sources = place.identity.key, trouble.is_served, self._sources(place)
         try:
             finished = await self._sealed_copies.finish(place, sources, is_damaged=bool(trouble.damage))
@@ -324,6 +368,11 @@ class Completions:
                 trouble.is_unreadable = True
             return False
         trouble.disk = ""
+        trouble.is_short = finished is not Finished.WHOLE
+        if trouble.is_short and len(place.segment.replicas) == 1:
+            trouble.damage = trouble.damage or f"{key} ends short, and this is the only copy"
+            trouble.is_served = True
+            return False
         trouble.reach = await self._reach(place) if finished is not Finished.WHOLE else None
         if finished is Finished.WHOLE and trouble.damage:
             self.replaced.add()

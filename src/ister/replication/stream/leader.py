@@ -205,6 +205,10 @@ class Leading:
                 self._marks[member] = now, self.segment.committed_end
         return [member for member, since in self._lost_since.items() if now - since > seconds]
 
+    def synced_to(self, end_offset: int) -> list[int]:
+        """The followers that are known to have synced so much, or more."""
+        return [m for m in self.followers if self.progress.synced_end(m) >= end_offset]
+
     @property
     def lag(self) -> int:
         """How many committed records the slowest follower is not known to have."""

@@ -1,0 +1,92 @@
+"""Who has what of the sealed segments (C1 to C5): what is kept of it, what changes it, what follows from it.
+
+A sealed segment's list (`replicas`) says who is to have it; `whole` says who is known to have all of it,
+durably; `told` what the others in the list have said of their copies. Nobody goes around asking: the plan of
+repairs, the guard of a removal, health and what is unavailable are functions of these and of who is there.
+
+Fault model: reports come late, twice, after each other's time, from an earlier start of their node, or never.
+What holds:
+- `whole` and `told` name members of the list only, and nobody twice.
+- A report counts if its node's start is the one that the cluster knows, its number is higher than the last
+  one of that start, and the list has not changed since the node looked at it. So a "whole" from before a copy
+  left the list is not believed of the copy that came after, and none from before damage was found after that.
+- Who is not in `whole` may have everything, nothing, or rot: it counts for nothing.
+
+Pure functions of the state and a command (R3).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from ister.metadata.commands import CopyEntry, ReportCopies, Reported
+from ister.metadata.nodes import Nodes, is_in_cluster
+from ister.metadata.topics import SegmentState, ToldCopy, TopicState
+from ister.quorum import acknowledging
+
+MAX_ENTRIES = 1000
+"""In one report; the rest goes with the next."""
+
+
+# What follows from it.
+
+
+def is_enough(segment: SegmentState, replicas: Sequence[int], staying: Sequence[int]) -> bool:
+    """C3: whether a segment's records are safe with those of its new list who stay in the cluster: Q of that
+    list are known to have all of it, or all that are left where those are fewer, and at least one."""
+    whole = sum(map(segment.is_whole_at, staying))
+    return whole >= max(1, min(acknowledging(len(replicas)), len(staying)))
+
+
+def may_leave(segment: SegmentState, member: int, replicas: Sequence[int], staying: Sequence[int]) -> bool:
+    """C3: whether a member may leave the list, which is `replicas` then, or the cluster."""
+    if is_enough(segment, replicas, staying):
+        return True
+    told = segment.told_by(member)
+    has_said_so = told is not None and told.state in (Reported.SHORT, Reported.ABSENT)
+    return has_said_so and any(map(segment.is_whole_at, staying))
+
+
+def staying(nodes: Nodes, replicas: Sequence[int], leaving: int = 0) -> list[int]:
+    """Those of a list that are in the cluster, but for one."""
+    return [member for member in replicas if member != leaving and is_in_cluster(nodes, member)]
+
+
+# What changes it.
+
+
+def listed(index: int, segment: SegmentState, replicas: list[int], whole: Sequence[int] | None) -> None:
+    """Another list, or another end. Of those in it only `whole` are known to have all of it. None of commands
+    from before there were names: they make nobody whole, and leave a segment of which nothing is known by
+    name as it would be in a snapshot of then (R3)."""
+    is_known = whole is not None or segment.whole or segment.told or segment.listed_at
+    kept = segment.whole if whole is None else whole
+    segment.replicas = replicas
+    segment.whole = [member for member in replicas if member in kept]
+    segment.told = [told for told in segment.told if told.member in replicas and told.member not in kept]
+    if is_known:
+        segment.listed_at = index
+
+
+def take_report(command: ReportCopies, topic: TopicState | None, entry: CopyEntry) -> None:
+    """One entry of a report that counts. What has changed since the node looked is passed over."""
+    segment = _segment(topic, entry.segment_uid) if topic is not None else None
+    member = command.member
+    if segment is None or not segment.is_sealed or segment.is_empty:
+        return
+    if member not in segment.replicas or command.index < segment.listed_at:
+        return
+    others = [told for told in segment.told if told.member != member]
+    if entry.state == Reported.WHOLE:
+        segment.told = others
+        segment.whole = [one for one in segment.replicas if one == member or one in segment.whole]
+    elif entry.state in (Reported.SHORT, Reported.DAMAGED, Reported.ABSENT):
+        segment.told = [*others, ToldCopy(member, entry.state, entry.end_offset)]
+        segment.whole = [one for one in segment.whole if one != member]
+
+
+def _segment(topic: TopicState, uid: int) -> SegmentState | None:
+    at = bisect_left(topic.segments, uid, key=lambda one: one.uid)  # each was opened after the one before it
+    found = topic.segments[at] if at < len(topic.segments) else None
+    return found if found is not None and found.uid == uid else None
