@@ -102,7 +102,7 @@ def test_what_lies_before_a_damaged_open_segment_is_read_and_then_comes_the_erro
         for number in range(3):
             await client.append("t", frame_of(b"%d" % number))
         topic = node.broker.topics["default/t"]
-        path = topic._identity(topic.state.open_segment).path + ".log"
+        path = topic.known.identity_of(topic.state.open_segment).path + ".log"
         await node.stop()
         node.disk.tear(path, 10)
         again = await node.launch_again()

@@ -224,11 +224,11 @@ def test_a_fault_that_is_told_a_thousand_times_holds_on_to_no_request() -> None:
         node.disk.faults.add("open", prefix="segments/", error=errno.EIO)
         await client.ask(Kind.APPEND, Append("t"), frame_of(b"two"))
         topic = node.broker.topics["default/t"]
-        assert topic._fault is not None
+        assert topic.fault is not None
         client.send(*(append_request(n, "t", frame_of(b"x" * 1000)) for n in range(1000)))
         await client.answers(1000)
-        assert topic._fault is not None
-        return sum(1 for _ in traceback.walk_tb(topic._fault.__traceback__))
+        assert topic.fault is not None
+        return sum(1 for _ in traceback.walk_tb(topic.fault.__traceback__))
 
     assert simulated(scenario) < 100
 

@@ -160,7 +160,7 @@ async def damaged_open_segment(node: SimNode) -> tuple[SimNode, RawClient, str]:
     for number in range(4, 7):
         await client.append("t", frame_of(b"%d" % number))
     topic = node.broker.topics["default/t"]
-    path = topic._identity(topic.state.open_segment).path
+    path = topic.known.identity_of(topic.state.open_segment).path
     node.disk.kill()
     node.world.kill("broker")
     node._stopped = True

@@ -108,7 +108,7 @@ def test_a_read_that_a_rollover_overtakes_is_not_taken_for_a_missing_file() -> N
                 if node.member not in segment.replicas:
                     elsewhere += 1
                     with pytest.raises(NotLeader, match="is on node"):
-                        await topic.read(segment.base_offset, 1 << 20)
+                        await topic.reads.read(segment.base_offset, 1 << 20)
         assert elsewhere > 3
 
     run_story(story, segment_records=LIMIT)
@@ -208,7 +208,7 @@ def test_i3_what_is_appended_and_read_after_a_topic_was_made_again_is_of_the_new
         async with world.connect(1, 2, 3) as log:
             name, old = await cut_off_leader(world, log)
             await log.delete_topic(name)
-            assert old.topic(name).end_offset == 1, "it does not know"
+            assert old.topic(name).reads.end_offset == 1, "it does not know"
             made = await log.create_topic(name)
             await go_there(log, name, old)
             assert (await log.append(name, [b"new"])).base_offset == 0

@@ -70,7 +70,7 @@ def test_a_segment_sealed_while_a_time_is_looked_for_is_not_skipped() -> None:
         topic.start_handoff()
         assert topic._handing_off is not None
         topic._handing_off.add_done_callback(lambda _: topic.start_handoff())  # as a filling append would
-        asked = asyncio.ensure_future(topic.offset_at(since))
+        asked = asyncio.ensure_future(topic.reads.offset_at(since))
         answers = Answers()
         answers.append(topic, 1, b"new")  # held, and released into segment 2
         found = await asked

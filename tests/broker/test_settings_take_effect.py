@@ -318,7 +318,7 @@ def test_retention_counts_a_segment_once_in_the_moment_of_its_seal() -> None:
 
         def look(command: object, outcome: object) -> None:
             if type(command).__name__ == "SealSegment":
-                seen.append((topic.bytes, sum(s.end_position for s in topic.state.segments)))
+                seen.append((topic.facts.bytes, sum(s.end_position for s in topic.state.segments)))
 
         node.broker.metadata.watch(look)
         for _ in range(4):

@@ -15,7 +15,9 @@ def test_each_node_finds_an_offset_here_at_another_in_its_copy_or_trimmed() -> N
         for node in world.up:
             for segment in sealed(world):
                 has_it = node.member in segment.replicas
-                assert node.topic("t").locate(segment.base_offset) == (Here if has_it else Remote)(segment)
+                assert node.topic("t").places.locate(segment.base_offset) == (Here if has_it else Remote)(
+                    segment
+                )
             last = node.topic("t").state.open_segment
             await until(lambda node=node: type(located(node, 8)) is _place_of(node))  # type: ignore[misc]
             if isinstance(found := located(node, 8), Follower):
@@ -30,7 +32,7 @@ def test_each_node_finds_an_offset_here_at_another_in_its_copy_or_trimmed() -> N
 
 
 def located(node: WorldNode, offset: int) -> Location:
-    return node.topic("t").locate(offset)
+    return node.topic("t").places.locate(offset)
 
 
 def _place_of(node: WorldNode) -> type[Location]:

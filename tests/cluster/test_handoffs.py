@@ -128,7 +128,7 @@ def test_a_retry_through_another_node_is_the_same_append() -> None:
             await world.send(log, "t", b"first")  # so that the way to the leader is open
             world.network.partition(f"node-{leader}", f"node-{first}", one_way=True)
             sending = asyncio.ensure_future(world.send(log, "t", b"once"))
-            await world.until(lambda: world.topic(leader).end_offset == 2)
+            await world.until(lambda: world.topic(leader).reads.end_offset == 2)
             # What a client that knows several nodes does after the timeout: the same frame, another way.
             log._sequencers["default/t"]._routes = another._routes
             await sending

@@ -22,7 +22,7 @@ from typing import Any
 from unittest import mock
 
 from ister.broker.node.broker import Broker
-from ister.broker.topic.reads import segment_path
+from ister.broker.topic.known import segment_path
 from ister.broker.topic.topic_log import TopicLog
 from ister.errors import IsterError
 from ister.frame import HEADER_SIZE, FrameHeader, decode_header

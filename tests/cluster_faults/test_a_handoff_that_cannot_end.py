@@ -48,7 +48,7 @@ def test_a_request_is_answered_while_a_handoff_finds_no_majority(what: str) -> N
 async def ask_time(leader: WorldNode, topic: str) -> object:
     """Whether it ends here nobody can say; that is an answer."""
     try:
-        return await leader.topic(topic).offset_at(10**17)
+        return await leader.topic(topic).reads.offset_at(10**17)
     except IsterError as error:
         return error
 

@@ -88,7 +88,7 @@ def test_readers_are_told_at_once_at_every_node_and_where_to_go_on() -> None:
         found = await replaced(world)
         start, end = found.gone[0]
         for node in world.up:
-            assert isinstance(node.topic("t").locate(start + 1), Unavailable)
+            assert isinstance(node.topic("t").places.locate(start + 1), Unavailable)
             async with world.connect(node.node_id) as log:
                 async with asyncio.timeout(5):
                     with pytest.raises(RecordsLost, match="disks that left the cluster") as caught:

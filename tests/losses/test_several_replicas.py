@@ -80,7 +80,7 @@ def test_f6_what_the_last_replica_has_is_kept_and_the_rest_is_given_up() -> None
                 seen, told = await up_to_the_loss(log)
                 assert (seen, told.offsets) == (numbers(4), (4, end))
                 assert await values_from(log, end) == [b"after"]
-            assert node.topic("t").locate(4) == GivenUp(4, end)
+            assert node.topic("t").places.locate(4) == GivenUp(4, end)
 
     run_story(story, **SETTINGS)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ister.broker.topic.reads import segment_path
+from ister.broker.topic.known import segment_path
 from ister.frame import HEADER_SIZE, Frame, FrameHeader, decode, decode_header
 from ister.metadata.state import SegmentState, TopicState
 from ister.testing import SimDisk

@@ -11,7 +11,7 @@ import asyncio
 from random import Random
 from typing import Any
 
-from ister.broker.topic.reads import segment_path
+from ister.broker.topic.known import segment_path
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.peer import node_of
 from ister.testing import Loss

@@ -18,7 +18,7 @@ from unittest import mock
 
 from msgspec.structs import replace
 
-from ister.broker.topic.reads import segment_path
+from ister.broker.topic.known import segment_path
 from ister.config import BrokerConfig
 from ister.replication.copies import copying
 from ister.replication.recovery.fences import SUFFIX as FENCE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from ister.broker.topic.reads import segment_path
+from ister.broker.topic.known import segment_path
 from ister.errors import CorruptFrame
 from ister.frame import frames_in
 from ister.metadata.state import SegmentState

@@ -29,7 +29,7 @@ async def replace_leader(world: World) -> int:
         world.cut(leader, follower)
     async with world.at(followers[0]) as log:
         await world.send(log, "t", b"2", session="y")
-    assert world.topic(leader).end_offset == 1, "it has heard of what it should not have"
+    assert world.topic(leader).reads.end_offset == 1, "it has heard of what it should not have"
     return leader
 
 
@@ -137,7 +137,7 @@ def test_a_producer_is_answered_whatever_comes_of_the_question_who_leads() -> No
         frame = bytearray(encode([b"1"], producer_id=77, sequence=2))
         header = decode_header(frame)
         assert isinstance(header, FrameHeader)
-        with mock.patch.object(world.topic(leader), "_confirm_end", side_effect=RuntimeError("a defect")):
+        with mock.patch.object(world.topic(leader), "confirm_end", side_effect=RuntimeError("a defect")):
             world.topic(leader).append(frame, header, sink, 1, 0.0)
             await world.until(lambda: bool(sink.answers))
 

@@ -17,7 +17,7 @@ def test_a_follower_tells_what_it_knows_to_be_committed_and_that_there_may_be_mo
             assert described.end_is_known
             assert [segment.end_is_known for segment in described.segments] == [True]
         await agree(world, "t", 20)
-        size = world.leader_of("t").topic("t").bytes
+        size = world.leader_of("t").topic("t").facts.bytes
         asked, other = followers(world, "t")
         world.leader_of("t").kill()
         async with world.connect(asked.node_id) as log:
@@ -72,14 +72,14 @@ def test_a_leader_that_gave_its_segment_up_does_not_count_what_nobody_acknowledg
         async with world.connect() as log:
             await log.append("t", numbers(20))
         leader = world.leader_of("t")
-        size = leader.topic("t").bytes
+        size = leader.topic("t").facts.bytes
         for node in world.up:
             if node is not leader:
                 node.kill()
         async with world.connect(leader.node_id) as log:
             appending = asyncio.create_task(log.append("t", numbers(1, 20)))
             async with asyncio.timeout(60):
-                while not leader.topic("t").trouble:  # noqa: ASYNC110
+                while not leader.topic("t").facts.trouble:  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
             described = await log.describe_topic("t")
             appending.cancel()

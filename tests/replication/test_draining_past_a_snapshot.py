@@ -27,7 +27,7 @@ def test_a_leader_that_drains_and_learns_of_its_successor_by_a_snapshot_goes_on(
             await world.until(lambda: world.topic(leader).is_being_sealed)
             for number in range(30):
                 await world.send(elsewhere, "t", b"%d" % number, session="y")
-            stale = world.topic(leader)._leading
+            stale = world.topic(leader).leading
             assert stale is not None
             # No follower comes to tell it before the metadata does.
             with mock.patch.object(stale, "answered"):

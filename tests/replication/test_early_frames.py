@@ -29,6 +29,6 @@ def test_a_follower_whose_metadata_is_late_follows_once_it_is_not() -> None:
                 await world.agree()
                 await asyncio.sleep(30)
                 assert world.segment(seen_by=leader).segment == 2, "the next one would hide it"
-        return [behind.why for behind in world.topic(leader).followers_behind()]
+        return [behind.why for behind in world.topic(leader).facts.followers_behind()]
 
     assert play(script, replica_lost_ms=600_000) == []

@@ -174,7 +174,7 @@ def test_a_node_without_a_replica_passes_such_a_read_to_a_follower() -> None:
         other = next(node for node in world.up if node.member not in replicas)
         async with asyncio.timeout(10):
             while any(  # noqa: ASYNC110
-                (copy := node.topic("t").followed_log) is None or copy.committed_end < 20
+                (copy := node.topic("t").places.followed) is None or copy.committed_end < 20
                 for node in followers(world, "t")
             ):
                 await asyncio.sleep(0.01)
@@ -213,7 +213,7 @@ def test_a_damaged_copy_of_an_open_segment_sends_its_readers_to_the_leader() -> 
         leader, follower = world.leader_of("t"), followers(world, "t")[0]
         state = leader.topic("t").state
         segment = state.open_segment
-        copy = follower.topic("t").followed_log
+        copy = follower.topic("t").places.followed
         assert copy is not None
         copy.tail.clear()
         path = f"segments/{state.uid:016d}/{segment.segment:08d}-{segment.uid:016d}.log"

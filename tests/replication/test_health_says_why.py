@@ -157,7 +157,7 @@ def test_a_topic_with_too_few_replicas_waits_for_them_and_its_leader_is_not_call
             async with world.connect(leader.node_id) as writer:
                 appending = asyncio.create_task(writer.append("t", numbers(1, 3)))
                 await never_broken(log, 40)  # the leader gives the segment up meanwhile, and cannot end it
-                assert leader.topic("t").trouble
+                assert leader.topic("t").facts.trouble
                 await follower.start()
                 for node in world.nodes.values():
                     if not node.is_up:
@@ -195,7 +195,7 @@ def test_a_segment_that_was_given_up_in_a_minority_waits_for_the_voters() -> Non
             async with world.connect(leader.node_id) as writer:
                 appending = asyncio.create_task(writer.append("t", numbers(1, 3)))
                 async with asyncio.timeout(60):
-                    while not leader.topic("t").trouble:  # noqa: ASYNC110
+                    while not leader.topic("t").facts.trouble:  # noqa: ASYNC110
                         await asyncio.sleep(0.1)
                 world.network.heal(leader.host, follower.host)
                 given_up = f"node {leader.node_id} has given up default/t"

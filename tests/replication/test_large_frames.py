@@ -50,7 +50,7 @@ def test_a_frame_over_every_window_reaches_its_replicas_and_one_that_comes_back(
             await asyncio.sleep(10)
             open_segment = world.leader_of("t").topic("t").state.open_segment
             assert open_segment.base_offset == 0, "the same segment, to which it caught up"
-            assert world.leader_of("t").topic("t").follower_lag == 0
+            assert world.leader_of("t").topic("t").facts.follower_lag == 0
             world.leader_of("t").kill()
             assert (await log.append("t", [b"later"])).base_offset == 4
             assert [record.value async for record in log.read("t", start=1, end=4)] == values

@@ -53,7 +53,7 @@ def test_a_late_message_of_an_old_connection_does_not_turn_the_answers_to_it() -
                 await asyncio.sleep(20)
                 for one in sending:
                     one.cancel()
-        return world.topic(leader).end_offset, steps
+        return world.topic(leader).reads.end_offset, steps
 
     end, steps = play(script, replicas=2, quorum_timeout_ms=600_000)
     assert steps == ["unread", "sent again", "read late"]
@@ -102,7 +102,7 @@ def test_nor_where_the_log_was_opened_again_since() -> None:
                 await asyncio.sleep(10)
                 for one in sending:
                     one.cancel()
-        return world.topic(leader).end_offset, steps
+        return world.topic(leader).reads.end_offset, steps
 
     end, steps = play(script, replicas=2, quorum_timeout_ms=600_000)
     assert steps == ["unread", "sent again", "read late"]

@@ -25,7 +25,12 @@ def test_the_end_of_a_quiet_topic_is_known_after_its_followers_have_moved() -> N
                 await asyncio.sleep(5)
             assert world.leader() == leader and world.segment().segment == 1, "still the same open segment"
             await asyncio.sleep(120)
-            print([vars(b) if hasattr(b, "__dict__") else b for b in world.topic(leader).followers_behind()])
+            print(
+                [
+                    vars(b) if hasattr(b, "__dict__") else b
+                    for b in world.topic(leader).facts.followers_behind()
+                ]
+            )
             assert await log.offsets_at("t", "latest") == 1
 
     play(script)

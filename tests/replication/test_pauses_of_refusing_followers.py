@@ -28,7 +28,7 @@ def test_the_pauses_grow_while_the_disk_of_a_follower_is_full() -> None:
             await world.send(log, "t", b"1")
             disk = world.nodes[follower].disk
             path = world.path(world.segment()) + ".log"
-            full_at, write = world.topic(leader).open_segment_bytes, disk.write
+            full_at, write = world.topic(leader).facts.least_open_bytes, disk.write
 
             def no_room(name: str, image: Any, data: bytes, position: int) -> None:
                 if name == path and position + len(data) > full_at:  # what has its place is written

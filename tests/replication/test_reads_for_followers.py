@@ -35,9 +35,9 @@ def test_a_follower_of_a_quiet_topic_catches_up_after_reads_for_it_have_failed(
         rule = leader.disk.faults.add("read", suffix=".log", error=error, count=times)
         await behind.start()
         await asyncio.sleep(2)
-        told = [one.why for one in leader.topic("t").followers_behind()]
+        told = [one.why for one in leader.topic("t").facts.followers_behind()]
         await asyncio.sleep(60)
-        return rule.struck, told, [one.lacks for one in leader.topic("t").followers_behind()]
+        return rule.struck, told, [one.lacks for one in leader.topic("t").facts.followers_behind()]
 
     struck, told, lacks = run_story(story, **SETTINGS)
     assert struck == times

@@ -240,14 +240,14 @@ def test_a_follower_that_failed_to_read_once_is_still_read_from() -> None:
         await fill(world, 4)
         leader = world.leader_of("t")
         follower = next(node for node in world.up if node is not leader)
-        await until(lambda: follower.topic("t").followed_log is not None)
+        await until(lambda: follower.topic("t").places.followed is not None)
         segment = leader.topic("t").state.open_segment
         fail(world, follower, segment, "read", errno.EMFILE, count=1)
         async with world.connect(follower.node_id) as log:
             records = [one.value async for one in log.read("t", read_from="any")]
         assert records == numbers(4)
         assert not follower.disk.faults.strike("read", path_of(world, segment) + ".log"), "it was not read"
-        assert follower.topic("t").followed_log is not None
+        assert follower.topic("t").places.followed is not None
 
     run_story(story, replicas=3, hot_tail_bytes=0, scrub_bytes_per_second=0)
 

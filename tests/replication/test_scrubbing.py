@@ -37,7 +37,7 @@ def rot(world: World, segment: SegmentState, at: int, place: int = 0) -> tuple[W
 
 
 def is_served(node: WorldNode, segment: SegmentState) -> bool:
-    return isinstance(node.topic("t").whereabouts(segment), Here)
+    return isinstance(node.topic("t").places.whereabouts(segment), Here)
 
 
 def metric(node: WorldNode, name: str) -> float:

@@ -21,7 +21,7 @@ async def agree(world: World, name: str, end: int) -> None:
 def _end(node: WorldNode, name: str) -> int:
     topic = node.topic(name)
     if topic.leads:
-        return topic.end_offset
+        return topic.reads.end_offset
     found = node.broker.replication.copies.follower(topic.state.open_segment.uid)
     return found.committed_end if found is not None else topic.state.open_segment.base_offset
 
@@ -36,7 +36,7 @@ def test_what_is_appended_is_on_all_three_disks() -> None:
         segment = leader.topic("t").state.open_segment
         assert len(segment.replicas) == 3
         path = f"segments/{leader.topic('t').state.uid:016d}/{segment.segment:08d}-{segment.uid:016d}.log"
-        position = leader.topic("t")._segment.position  # type: ignore[union-attr]
+        position = leader.topic("t").segment.position  # type: ignore[union-attr]
         images = {node.disk.durable_bytes(path, 0, position) for node in world.up}
         assert len(images) == 1 and len(images.pop()) == position
 
@@ -99,7 +99,7 @@ def test_a_follower_that_was_away_catches_up_and_its_copies_of_sealed_segments_a
         mine = [one for one in sealed if away.member in one.replicas]
         assert mine[0].base_offset == 0, "the one that was sealed while it was away"
         for segment in mine:
-            found = await away.topic("t").read(segment.base_offset, 1 << 20)
+            found = await away.topic("t").reads.read(segment.base_offset, 1 << 20)
             assert found.records == segment.end_offset - segment.base_offset
 
     run_story(story, replicas=3, segment_records=4)

@@ -15,7 +15,7 @@ import msgspec
 
 from ister.broker.clients.server import Server
 from ister.broker.node.broker import Broker
-from ister.broker.topic.reads import segment_path
+from ister.broker.topic.known import segment_path
 from ister.config import BrokerConfig
 from ister.errors import InvariantBroken, IsterError
 from ister.frame import HEADER_SIZE, FrameHeader, decode_header

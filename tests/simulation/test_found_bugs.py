@@ -156,7 +156,7 @@ def test_a_reader_overtaken_by_retention_is_told_that_the_offset_is_gone() -> No
                 await world.send(log, "t", b"%d" % number)
         topic = world.node.broker.topics["default/t"]
         slow = world.disk.slow(1, count=1)
-        reading = asyncio.ensure_future(topic.read(0, 1000))
+        reading = asyncio.ensure_future(topic.reads.read(0, 1000))
         await asyncio.sleep(0.01)
         assert slow.struck == 1
         await world.node.broker.metadata.propose(TrimTopic(topic.state.uid, 4))
@@ -194,7 +194,7 @@ def test_a_power_cut_that_keeps_a_later_frame_and_loses_an_earlier_one_is_no_dam
             await log.create_topic("t")
             await world.send(log, "t", b"kept")
             path = world.segment_files("t")[0]
-            end = world.node.broker.topics["default/t"].open_segment_bytes
+            end = world.node.broker.topics["default/t"].facts.least_open_bytes
         world.node.die(Loss.ALL, power=True)
         _put_unsynced_cycle(world, path, end)
         await world.restart()

@@ -20,6 +20,7 @@ import msgspec
 from ister.broker.forward.elsewhere import Elsewhere, no_copy
 from ister.broker.topic.followed_copy import FollowedCopy
 from ister.broker.topic.location import Follower, Remote
+from ister.broker.topic.reads import Reads
 from ister.broker.topic.topic_log import TopicLog
 from ister.errors import StorageFailed, UnknownTopic
 from ister.metadata.state import SegmentState
@@ -40,7 +41,7 @@ MAX_WAIT_MS = 60_000
 _LOOK_SECONDS = 1.0
 """How often a follower with readers that wait looks whether the leader is there."""
 
-Readable = TopicLog | FollowedCopy
+Readable = Reads | FollowedCopy
 
 
 class Fetches:
@@ -73,20 +74,20 @@ class Fetches:
                 connection, correlation, request, topic, deadline
             ):
                 return
-            found = topic.locate(request.offset)
+            found = topic.places.locate(request.offset)
             if isinstance(found, Follower | Remote):
                 if request.here_only:
                     raise no_copy(topic, found.segment)
                 await self._fetch_elsewhere(connection, correlation, request, found.segment, deadline)
                 return
-            if deadline <= loop.time() or not await topic.is_at_end(request.offset):
+            if deadline <= loop.time() or not await topic.reads.is_at_end(request.offset):
                 break
             await self._wait_for_records(topic, request.offset, deadline - loop.time())
             if topic.is_deleted:
                 raise UnknownTopic(f"topic {topic.state.name} was deleted")
-            if not topic.is_elsewhere(request.offset):
+            if not topic.places.is_elsewhere(request.offset):
                 break  # else another node leads now: the next record will be there
-        await self._fetch_here(connection, correlation, request, topic)
+        await self._fetch_here(connection, correlation, request, topic.reads)
 
     async def _fetch_followed(
         self,
@@ -99,7 +100,7 @@ class Fetches:
         """From this node's copy of an open segment that another one leads. False if the leader is to be
         asked: this node does not follow, is behind the reader, cannot read its copy now, or has nothing new
         and may be cut off."""
-        found = topic.locate(request.offset)
+        found = topic.places.locate(request.offset)
         if not isinstance(found, Follower):
             return False
         copy = FollowedCopy(topic, found.copy)
@@ -124,9 +125,9 @@ class Fetches:
         """Whole frames from the one that holds an offset, wherever it is; empty at the end. For this node."""
 
         async def read_from(topic: TopicLog) -> bytes:
-            found = topic.locate(request.offset)
+            found = topic.places.locate(request.offset)
             if not isinstance(found, Follower | Remote):
-                return b"".join((await topic.read(request.offset, request.max_bytes)).buffers)
+                return b"".join((await topic.reads.read(request.offset, request.max_bytes)).buffers)
             segment = found.segment
             passed = msgspec.structs.replace(
                 request, min_index=self._elsewhere.index_of(segment), here_only=segment.is_sealed
@@ -138,12 +139,12 @@ class Fetches:
         )
 
     async def _fetch_here(
-        self, connection: Connection, correlation: int, request: messages.Fetch, topic: Readable
+        self, connection: Connection, correlation: int, request: messages.Fetch, readable: Readable
     ) -> None:
         if request.only_wait:
             node_id = self._broker.config.node_id
             answer = messages.FetchAnswer(
-                topic.state.start_offset, topic.end_offset, node_id, topic.state.uid
+                readable.state.start_offset, readable.end_offset, node_id, readable.state.uid
             )
             connection.respond(correlation, encode_header(answer), [])
             return
@@ -151,13 +152,13 @@ class Fetches:
         async with connection.read_slots:
             least: int | None = 0
             while least is not None:
-                least = await self._read(connection, correlation, topic, request.offset, max_bytes, least)
+                least = await self._read(connection, correlation, readable, request.offset, max_bytes, least)
 
     async def _read(
         self,
         connection: Connection,
         correlation: int,
-        topic: Readable,
+        readable: Readable,
         offset: int,
         max_bytes: int,
         least: int,
@@ -165,13 +166,14 @@ class Fetches:
         """Answer with what is there; or say how much memory that takes, if it is more than there is now."""
         with await connection.room_for(max_bytes, least) as share:
             started = self._broker.clock.monotonic()
-            found = await topic.read(offset, min(share.size, max_bytes))
+            found = await readable.read(offset, min(share.size, max_bytes))
             # A frame is never split: one may be larger than what was asked for.
             size = sum(map(len, found.buffers))
             if size > share.size and not share.grow(size):
                 return size
+            state = readable.state
             answer = messages.FetchAnswer(
-                topic.state.start_offset, topic.end_offset, self._broker.config.node_id, topic.state.uid
+                state.start_offset, readable.end_offset, self._broker.config.node_id, state.uid
             )
             connection.respond(correlation, encode_header(answer), list(found.buffers))
             if found.records:
@@ -240,7 +242,7 @@ class Fetches:
     async def _wait_for_records(self, topic: TopicLog, offset: int, seconds: float) -> None:
         """Until there is a record at `offset`, the topic is gone, or another node has what comes next."""
         await self._wait_for_commit(
-            topic, seconds, lambda: topic.end_offset > offset or topic.is_elsewhere(offset)
+            topic, seconds, lambda: topic.reads.end_offset > offset or topic.places.is_elsewhere(offset)
         )
 
     async def _wait_for_commit(self, topic: TopicLog, seconds: float, is_over: Callable[[], bool]) -> None:
@@ -248,10 +250,10 @@ class Fetches:
         try:
             async with asyncio.timeout(seconds):
                 while not topic.is_deleted and not is_over():
-                    topic.wait_for_commit(woken.set)
+                    topic.known.wait_for_commit(woken.set)
                     await woken.wait()
                     woken.clear()
         except TimeoutError:
             pass
         finally:
-            topic.stop_waiting(woken.set)
+            topic.known.stop_waiting(woken.set)

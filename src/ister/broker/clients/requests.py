@@ -114,9 +114,9 @@ class Requests:
             if at == EARLIEST:
                 await self._be_current()  # what was trimmed meanwhile is not there for anybody
                 return topic.state.start_offset
-            segment = topic.state.open_segment if at == LATEST else topic.first_since(at)
-            if isinstance(topic.whereabouts(segment), Here):
-                return await (topic.confirmed_end() if at == LATEST else topic.offset_at(at))
+            segment = topic.state.open_segment if at == LATEST else topic.places.first_since(at)
+            if isinstance(topic.places.whereabouts(segment), Here):
+                return await (topic.reads.confirmed_end() if at == LATEST else topic.reads.offset_at(at))
             if request.here_only:
                 raise no_copy(topic, segment)
             index = self._elsewhere.index_of(segment)
@@ -124,7 +124,7 @@ class Requests:
             answer = await self._elsewhere.ask(segment, Kind.LIST_OFFSETS, passed)
             found = decode_message(messages.ListOffsetsAnswer, answer.header).offsets[0]
             if at == LATEST:
-                topic.seen_end = max(topic.seen_end, found)
+                topic.known.seen_end = max(topic.known.seen_end, found)
             return found
 
         return await self._elsewhere.keep_looking(

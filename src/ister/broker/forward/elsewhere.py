@@ -120,7 +120,7 @@ class Elsewhere:
                     raise
                 await asyncio.sleep(_MOVED_PAUSE_SECONDS)
             except OffsetOutOfRange:
-                if is_current or offset is None or isinstance(topic.locate(offset), Trimmed):
+                if is_current or offset is None or isinstance(topic.places.locate(offset), Trimmed):
                     raise
                 await self._broker.metadata.read_index(CONFIRM_SECONDS)
                 is_current = True

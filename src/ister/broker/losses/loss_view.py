@@ -52,8 +52,8 @@ class LossView:
         segment = topic.state.open_segment
         followed = replication.copies.follower(segment.uid)
         ends = (
-            topic.seen_end,
-            topic.end_offset,
+            topic.known.seen_end,
+            topic.reads.end_offset,
             replication.copies.commit_known.get(segment.uid, 0),
             followed.known_commit if followed is not None else 0,
         )

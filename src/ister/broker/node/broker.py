@@ -26,7 +26,7 @@ from ister.broker.node.storage import Storage
 from ister.broker.node.upkeep import Upkeep
 from ister.broker.topic.creation import Creation
 from ister.broker.topic.held import HeldAppend
-from ister.broker.topic.reads import segment_path
+from ister.broker.topic.known import segment_path
 from ister.broker.topic.topic_log import TopicLog
 from ister.broker.view.descriptions import ask_about, describe_topic
 from ister.config import BrokerConfig
@@ -397,7 +397,7 @@ class Broker:
         found = describe_topic(self, topic, await ask_about(self, topic) if with_segments else None)
         if with_segments and found.end_is_known and topic.leads:
             try:
-                await topic.confirmed_end()
+                await topic.reads.confirmed_end()
             except IsterError:  # this node may have been replaced, and not have heard of it
                 found = msgspec.structs.replace(found, end_is_known=False)
         return found

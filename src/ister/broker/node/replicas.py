@@ -153,7 +153,7 @@ class NodeReplication:
                 if topic.leads:
                     topic.check_quorum(monotonic)
                     topic.check_replicas(now)
-                    lag = max(lag, topic.follower_lag)
+                    lag = max(lag, topic.facts.follower_lag)
             self.follower_lag = lag
 
     def start(self) -> None:

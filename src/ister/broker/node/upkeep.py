@@ -19,7 +19,7 @@ from ister.broker.node.leftovers import (
     remove_trimmed,
 )
 from ister.broker.node.retention import first_offset_to_keep
-from ister.broker.topic.reads import segment_path
+from ister.broker.topic.known import segment_path
 from ister.broker.topic.sealing import has_better_clocks
 from ister.broker.topic.topic_log import TopicLog
 from ister.errors import BadRequest, IsterError, RequestTimeout
@@ -118,7 +118,7 @@ class Upkeep:
             return
         if topic.is_old:
             topic.roll_over()
-        start = first_offset_to_keep(topic.state, topic.bytes, self._broker.clock.now_us())
+        start = first_offset_to_keep(topic.state, topic.facts.bytes, self._broker.clock.now_us())
         if start > topic.state.start_offset and self._may_trim:
             log.info("trimming", extra={"fields": {"topic": topic.state.name, "start_offset": start}})
             try:

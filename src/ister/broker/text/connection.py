@@ -177,7 +177,12 @@ class BrokerTextNode:
         found = await self._broker.find(topic)
         uid = found.state.uid
         chunk = self._chunks.get(topic)
-        if chunk is None or chunk.topic_uid != uid or not _holds(chunk, offset) or found.is_given_up(offset):
+        if (
+            chunk is None
+            or chunk.topic_uid != uid
+            or not _holds(chunk, offset)
+            or found.places.is_given_up(offset)
+        ):
             data = await self._server.requests.read(Fetch(topic, offset, _CHUNK_BYTES))
             frames = frames_in(data, limit=max(_CHUNK_BYTES, len(data)))
             if not frames:

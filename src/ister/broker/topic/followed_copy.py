@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from ister.broker.topic.reads import read_open
 from ister.errors import CorruptSegment, NotLeader
 from ister.metadata.state import TopicState
 from ister.protocol.peer import node_of
@@ -45,19 +46,19 @@ class FollowedCopy:
     @property
     def is_there(self) -> bool:
         """Whether it is still followed, and still the open segment."""
-        return self._topic.followed_log is self._copy
+        return self._topic.places.followed is self._copy
 
     async def read(self, offset: int, max_bytes: int) -> Found:
         if not self.is_there:
             raise NotLeader(f"{self._copy.identity.key} is not followed here any more")
         try:
-            found = await self._topic.read_open(self._copy, offset, max_bytes)
+            found = await read_open(self._topic.disk, self._copy, offset, max_bytes)
             if found.damage is not None:
                 raise found.damage
             return found
         except CorruptSegment as error:
             log.error("this copy is not read from any more: %s", error.message)
-            self._topic.distrust_copy(self.uid)
+            self._topic.places.distrust_copy(self.uid)
             leader = node_of(self.state.open_segment.leader)
             raise NotLeader(f"node {leader} leads, and may have it whole: {error.message}") from error
         except OSError as error:  # the leader is asked for this; the next one is read here again

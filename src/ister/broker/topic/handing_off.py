@@ -41,7 +41,7 @@ class HandingOffTopic(ReplicatedTopic):
 
         Nor if the segment has failed: it is about to be opened again, and two must not decide its end.
         """
-        if self._segment is not None and self._segment.failure is None and self._handoff.admits:
+        if self.segment is not None and self.segment.failure is None and self._handoff.admits:
             self._run_soon(self._handoff.step(steps.Close()))
 
     def _run_soon(self, effects: list[steps.Effect]) -> None:
@@ -54,7 +54,7 @@ class HandingOffTopic(ReplicatedTopic):
         """Carry out effects until there are none: an append released by one handoff may begin the next."""
         try:
             while self._effects:
-                segment = self._segment
+                segment = self.segment
                 if segment is None or self._stopping:
                     self._effects.clear()  # the topic was deleted, or the next start goes on from here
                     break
@@ -66,10 +66,10 @@ class HandingOffTopic(ReplicatedTopic):
                     case steps.AwaitSeal():
                         self._effects += await self._await_seal(segment)
                     case steps.OpenNext():
-                        if self._leading is not None:
-                            self._leading.close()
-                            self._leading = None
-                        self._segment = self._cut_at = None
+                        if self.leading is not None:
+                            self.leading.close()
+                            self.leading = None
+                        self.segment = self._cut_at = None
                         if segment.failure is not None:
                             segment.refuse_waiting()
                         segment.close()
@@ -82,7 +82,7 @@ class HandingOffTopic(ReplicatedTopic):
             self._held.refuse(error)
         finally:
             self._handing_off = None
-            if self._segment is None and not self.leads:
+            if self.segment is None and not self.leads:
                 self._release_held()
 
     async def _drain(self, segment: Segment) -> list[steps.Effect]:
@@ -102,7 +102,7 @@ class HandingOffTopic(ReplicatedTopic):
     async def _wait_idle_at_the_end(self, segment: Segment) -> None:
         """With other replicas it may be for ever; those who wait are then told that nobody knows."""
         try:
-            async with asyncio.timeout(2 * FAULT_RETRY_SECONDS if self._leading is not None else None):
+            async with asyncio.timeout(2 * FAULT_RETRY_SECONDS if self.leading is not None else None):
                 await self._wait_idle(segment)
         except TimeoutError:
             segment.stop(self._going())
@@ -154,7 +154,7 @@ class HandingOffTopic(ReplicatedTopic):
             turned = asyncio.get_running_loop().create_task(self._turned.wait())
             await asyncio.wait([proposal, turned], return_when=asyncio.FIRST_COMPLETED)
             turned.cancel()
-            if not proposal.done() and self._segment is segment and self._current is None:
+            if not proposal.done() and self.segment is segment and self.current is None:
                 proposal.cancel()
                 return True
         return False

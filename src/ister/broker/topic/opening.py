@@ -18,8 +18,8 @@ from ister.broker.node.storage import Storage
 from ister.broker.node.storage_faults import doubt
 from ister.broker.topic.handoff import Handoff
 from ister.broker.topic.held import HeldAppends
+from ister.broker.topic.known import KnownTopic
 from ister.broker.topic.log_opening import close_files, describe_cut, log_opened, open_log
-from ister.broker.topic.reads import ReadableTopic
 from ister.broker.topic.sealing import has_other_nodes, make_empty_seal
 from ister.errors import IsterError, NotLeader, ShuttingDown, StorageFailed
 from ister.metadata.state import SegmentState, TopicState
@@ -36,7 +36,7 @@ ANNOUNCE_SECONDS = 3.0
 WAITS_HINT = "Start those nodes again; `ister topic recover` shows what else can be done."
 
 
-class OpenableTopic(ReadableTopic):
+class OpenableTopic:
     """A topic that opens its segment where it leads. `TopicLog` adds appending and handing off.
 
     Protected, for the subclass: `_held` are the appends that wait for an open segment, `_handoff` says if
@@ -44,7 +44,13 @@ class OpenableTopic(ReadableTopic):
     """
 
     def __init__(self, storage: Storage, state: TopicState) -> None:
-        super().__init__(storage, state)
+        self.known = KnownTopic(state, storage.member)
+        self.segment: Segment | None = None
+        """The segment that is open here. For a moment in each handoff it is the one just sealed, and then
+        None; `current` is never either."""
+        self.fault: IsterError | None = None
+        """Why the open segment could not be opened, until it is. Raise a copy of it (`again`)."""
+        self._storage = storage
         self.notes: deque[str] = deque(maxlen=NOTES_KEPT)
         """What people should know of this log's past: the last cuts that recovery found necessary."""
         self._handoff = Handoff()
@@ -59,6 +65,31 @@ class OpenableTopic(ReadableTopic):
         self._stopping = False
         self._fault_until = 0.0
         self._cut_at: int | None = None
+
+    @property
+    def state(self) -> TopicState:
+        return self.known.state
+
+    @state.setter
+    def state(self, state: TopicState) -> None:
+        self.known.state = state
+
+    @property
+    def is_deleted(self) -> bool:
+        return self.known.is_deleted
+
+    @property
+    def leads(self) -> bool:
+        """Whether the chain's open segment is this node's to append to."""
+        return self.known.leads
+
+    @property
+    def current(self) -> Segment | None:
+        """The segment that is open both here and in the chain."""
+        segment = self.segment
+        return (
+            segment if segment is not None and segment.identity.uid == self.state.open_segment.uid else None
+        )
 
     # For the subclass to do.
 
@@ -100,13 +131,13 @@ class OpenableTopic(ReadableTopic):
     # Faults.
 
     def _set_fault(self, fault: IsterError) -> None:
-        self._fault = fault.again()  # without the traceback, which would live as long
+        self.fault = fault.again()  # without the traceback, which would live as long
         self._fault_until = self._storage.clock.monotonic() + FAULT_RETRY_SECONDS
 
     def _raise_recent_fault(self) -> None:
         """A segment that cannot be opened is not tried again for each request."""
-        if self._fault is not None and self._storage.clock.monotonic() < self._fault_until:
-            raise self._fault.again()
+        if self.fault is not None and self._storage.clock.monotonic() < self._fault_until:
+            raise self.fault.again()
 
     # Opening the open segment.
 
@@ -117,9 +148,9 @@ class OpenableTopic(ReadableTopic):
         """
         while True:
             if self.is_deleted:
-                raise self._gone()
-            if self._current is not None:
-                return self._current
+                raise self.known.deleted()
+            if self.current is not None:
+                return self.current
             if self._handing_off is None:
                 if self._stopping:
                     raise self._going()
@@ -129,8 +160,8 @@ class OpenableTopic(ReadableTopic):
                 self._open_soon()
             openings = self._opening_count
             await self._wait_for_turn()
-            if self._opening_count > openings and self._current is not None:
-                return self._current
+            if self._opening_count > openings and self.current is not None:
+                return self.current
 
     async def _wait_for_turn(self) -> None:
         turned = self._turned
@@ -169,7 +200,7 @@ class OpenableTopic(ReadableTopic):
         Not before this start was announced: the chain that is known here may be older than the last life of
         this node, and a segment that looks open may be sealed.
         """
-        failed, cut_at = self._segment, self._cut_at
+        failed, cut_at = self.segment, self._cut_at
         try:
             if not self._storage.may_lead.is_set():
                 await self._storage.may_lead.wait()
@@ -178,7 +209,7 @@ class OpenableTopic(ReadableTopic):
                     await self._await_recovery()  # A3: what an earlier process led is not gone on with
                 if not self.leads or self.is_deleted or self._stopping:
                     return
-                identity = self._identity(self.state.open_segment)
+                identity = self.known.identity_of(self.state.open_segment)
                 recovered = await open_log(self._storage, self.state, identity, cut_at)
                 is_current = identity.uid == self.state.open_segment.uid and not self._is_being_recovered
                 if is_current or failed is not None or self.is_deleted or self._stopping:
@@ -213,7 +244,7 @@ class OpenableTopic(ReadableTopic):
             return
         if failed is not None:
             failed.close()
-        self._segment = Segment(
+        self.segment = Segment(
             identity,
             recovered,
             owner=self,
@@ -223,12 +254,12 @@ class OpenableTopic(ReadableTopic):
             policy=FsyncPolicy(self.state.settings.fsync),
         )
         lost = (one.end_offset for one in self.state.lost if not one.was_sealed)
-        self._segment.producers.lost_end = max(lost, default=0)
-        self._segment.producers.forgot_at = self.state.open_segment.forgot_at
-        self._replicate(self._segment, self.state.open_segment)
+        self.segment.producers.lost_end = max(lost, default=0)
+        self.segment.producers.forgot_at = self.state.open_segment.forgot_at
+        self._replicate(self.segment, self.state.open_segment)
         self._opening_count += 1
         self._handoff = Handoff()
-        self._fault = self._cut_at = None
+        self.fault = self._cut_at = None
         self.settings_changed()
         self._release_held()
 
@@ -236,9 +267,9 @@ class OpenableTopic(ReadableTopic):
         level = logging.DEBUG if isinstance(error, ShuttingDown) else logging.ERROR
         log.log(level, "%s", error.message, extra={"fields": {"topic": self.state.name, "hint": error.hint}})
         self._set_fault(error)
-        if self._segment is not None:
+        if self.segment is not None:
             # Nobody can wait for ever, and what was to be cut may lie on the disk for the next start to find.
-            self._segment.refuse_waiting(doubt(self._segment, error.message))
+            self.segment.refuse_waiting(doubt(self.segment, error.message))
         self._held.refuse(error)
 
     async def _give_away(self) -> None:

@@ -31,8 +31,8 @@ class PassedAppend:
 
     def taken(self, answer: AppendAnswer, node_id: int) -> None:
         append, end = self._append, answer.base_offset + self._append.header.count
-        if end > self._topic.seen_end:
-            self._topic.seen_end = end
+        if end > self._topic.known.seen_end:
+            self._topic.known.seen_end = end
         append.sink.appended(append.token, answer.base_offset, answer.append_time_us, node_id)
 
     def returned(self, error: IsterError) -> None:

@@ -23,8 +23,7 @@ from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.peer import node_of
 from ister.quorum import revealing
 from ister.replication.stream.follower import Known
-from ister.replication.stream.leader import Behind, Leading
-from ister.wal.followed import FollowedSegment
+from ister.replication.stream.leader import Leading
 from ister.wal.recovery import Synced
 from ister.wal.segment import Segment
 from ister.wal.sink import Sink, Waiting
@@ -36,7 +35,8 @@ CONFIRM_SECONDS = 1.0
 
 
 class ReplicatedTopic(OpenableTopic):
-    _leading: Leading | None = None
+    leading: Leading | None = None
+    """The followers of the open segment, where it has some and this node leads it."""
     _stands: tuple[int, int, float] | None = None
     """The segment, its committed end, and when that was first seen while something waited behind it."""
 
@@ -60,7 +60,7 @@ class ReplicatedTopic(OpenableTopic):
         """A new segment: nothing was appended to it, here or anywhere."""
         if len(state.replicas) > 1:
             storage = self._storage
-            segment.replication = self._leading = Leading(
+            segment.replication = self.leading = Leading(
                 self.state.uid,
                 segment,
                 storage.member,
@@ -78,7 +78,7 @@ class ReplicatedTopic(OpenableTopic):
 
     def lose(self, why: str) -> None:
         """The open segment is not this process's to go on with (A3, H4)."""
-        segment = self._segment
+        segment = self.segment
         if segment is None or segment.identity.uid != self.state.open_segment.uid:
             return
         effects = self._handoff.step(steps.Lost())
@@ -90,8 +90,8 @@ class ReplicatedTopic(OpenableTopic):
     def _leave_if_given_up(self) -> None:
         """An operator was told that this node is stopped, and has given up the segment that it leads (F6).
         What was not acknowledged yet will not be: it goes to the next leader."""
-        segment = self._segment
-        if segment is None or segment is self._current:
+        segment = self.segment
+        if segment is None or segment is self.current:
             return
         state = next((one for one in self.state.segments if one.uid == segment.identity.uid), None)
         if state is None or state.lost_from is None:
@@ -112,8 +112,8 @@ class ReplicatedTopic(OpenableTopic):
     def _leave_if_sealed(self) -> None:
         """Somebody else has sealed the segment that this process leads, and it hears of that and of the
         recovery at once: a snapshot brought both. One that drains would wait for followers for ever."""
-        segment = self._segment
-        if segment is None or segment is self._current or self.is_deleted:
+        segment = self.segment
+        if segment is None or segment is self.current or self.is_deleted:
             return
         if self._handing_off is not None and self._handoff.phase is not steps.Phase.DRAINING:
             return
@@ -124,15 +124,15 @@ class ReplicatedTopic(OpenableTopic):
 
     def _stop_leading(self, segment: Segment, why: str) -> None:
         segment.stop(SegmentFenced(f"{segment.identity.key} takes no more appends: {why}"))
-        if self._leading is not None:
-            self._leading.close()
-            self._leading = None
+        if self.leading is not None:
+            self.leading.close()
+            self.leading = None
 
     def check_quorum(self, now: float) -> None:
         """Whether nothing was committed for too long while something waits for enough replicas. Looked at now
         and then: when an append came does not tell, it may have waited for room before it was admitted."""
-        segment, timeout = self._segment, self._storage.quorum_timeout_seconds
-        if self._leading is None or segment is None or segment.failure is not None or segment.is_idle:
+        segment, timeout = self.segment, self._storage.quorum_timeout_seconds
+        if self.leading is None or segment is None or segment.failure is not None or segment.is_idle:
             self._stands = None
         elif self._stands is None or self._stands[:2] != (segment.identity.uid, segment.committed_end):
             self._stands = segment.identity.uid, segment.committed_end, now
@@ -140,22 +140,13 @@ class ReplicatedTopic(OpenableTopic):
             self._storage.replication.counters.quorum_timeouts.add()
             self.lose(f"too few of its replicas answered for {timeout:g} s")
 
-    def followers_behind(self) -> list[Behind]:
-        """The open segment's followers that lack committed records or get none, if this node leads it."""
-        return self._leading.standing() if self._leading is not None else []
-
-    @property
-    def follower_lag(self) -> int:
-        """How many committed records the slowest follower is not known to have."""
-        return self._leading.lag if self._leading is not None else 0
-
     def check_replicas(self, now: float) -> None:
         """Hand off to a segment with replicas that answer, where a follower is lost for long; and to one with
         more replicas, where the topic wants more than it has and there are nodes for them."""
-        if self._segment is None or not self._handoff.admits:
+        if self.segment is None or not self._handoff.admits:
             return
         seconds = self._storage.replica_lost_seconds
-        lost = self._leading.lost(now, seconds) if self._leading is not None else []
+        lost = self.leading.lost(now, seconds) if self.leading is not None else []
         wanted = replicas_for(
             self._storage, self.state.name, self.state.settings.replicas, self._storage.member
         )
@@ -165,24 +156,22 @@ class ReplicatedTopic(OpenableTopic):
 
     async def fenced(self, segment_uid: int) -> Known:
         """A recovery fences this segment here: nothing is written to it when this returns."""
-        segment = self._segment
+        segment = self.segment
         if segment is None or segment.identity.uid != segment_uid:
             return Known()
         self.lose("a recovery has fenced it")
         await segment.settled()
         return Known(segment.committed_end, Synced(segment.durable_end, segment.durable_position))
 
-    def _found_damage(self, segment: Segment, error: CorruptSegment) -> None:
+    def found_damage(self, segment: Segment, error: CorruptSegment) -> None:
         """The others have it whole: they end the segment, and this copy is mended then. The only copy is
         reported and served as it is, and what comes next goes to another segment: behind a damaged header
         nobody would find it. A read that only failed is not told here (`_failed_in_led`)."""
         if segment.replication is not None:
             self.lose(error.message)
             raise NotLeader(f"this node's copy is not served: {error.message}") from error
-        if error.offsets is not None:
-            if segment is self._current and self._handoff.admits:
-                self.roll_over()
-            self._look_elsewhere(segment.identity.uid, error)
+        if error.offsets is not None and segment is self.current and self._handoff.admits:
+            self.roll_over()
 
     @property
     def is_being_sealed(self) -> bool:
@@ -190,15 +179,15 @@ class ReplicatedTopic(OpenableTopic):
         it, and another may have gone on."""
         return self._handing_off is not None
 
-    async def _confirm_end(self, segment: Segment | None) -> None:
+    async def confirm_end(self, segment: Segment | None) -> None:
         if self.is_being_sealed and not self._storage.metadata.is_alone:
             # That is no fence: nobody but the metadata's leader knows.
             await self._storage.metadata.read_index(CONFIRM_SECONDS)
-            if segment is not self._current:
+            if segment is not self.current:
                 raise NotLeader(f"the open segment of {self.state.name} was sealed meanwhile")
         if segment is not None and segment.replication is None:
             return  # without other replicas nobody else can end it
-        leading = self._leading
+        leading = self.leading
         if segment is None or leading is None or leading.segment is not segment:
             raise NotLeader(f"the open segment of {self.state.name} is not led by this node any more")
         if not await leading.confirm(CONFIRM_SECONDS):
@@ -214,7 +203,7 @@ class ReplicatedTopic(OpenableTopic):
         async def refuse() -> None:
             answer: IsterError = NotLeader(f"whether {segment.identity.key} ends here is not known")
             try:
-                await self._confirm_end(segment)
+                await self.confirm_end(segment)
                 answer = error
             except IsterError as doubt:
                 answer = doubt
@@ -226,49 +215,16 @@ class ReplicatedTopic(OpenableTopic):
         task.add_done_callback(self._refusing.discard)
 
     def follower_committed(self) -> None:
-        self._wake_waiters()
+        self.known.wake_waiters()
 
     @property
     def leads_replicas(self) -> bool:
-        return self._leading is not None and self._handoff.admits
+        return self.leading is not None and self._handoff.admits
 
     async def handed_over(self) -> None:
         """Returns once the segment that is being handed off is sealed."""
         while self._handing_off is not None and not self.is_deleted:
             await asyncio.wait([self._handing_off])
-
-    # For people.
-
-    @property
-    def end_is_known(self) -> bool:
-        """Whether `least_end` is the end: the open segment is open here, and takes appends."""
-        return self._current is not None and self._current.failure is None
-
-    @property
-    def least_end(self) -> int:
-        """The committed end, or the least that it can be by what this node has heard of it."""
-        copy, uid = self._followed, self.state.open_segment.uid
-        told = self._storage.replication.copies.commit_known.get(uid, 0)
-        return max(self.end_offset, self.seen_end, told, copy.known_commit if copy is not None else 0)
-
-    @property
-    def least_open_bytes(self) -> int:
-        """The same of the open segment's size; what was appended and not committed may be cut."""
-        segment = self._current or self._followed
-        if segment is None:
-            return 0
-        return segment.position if self.end_is_known else segment.committed_position
-
-    @property
-    def copy_lacks(self) -> int:
-        """How many committed records this node's copy of the open segment is known not to have."""
-        return max(0, self.least_end - self._followed.durable_end) if self._followed is not None else 0
-
-    @property
-    def _followed(self) -> FollowedSegment | None:
-        """The open segment's copy here, also one that takes nothing more."""
-        follower = self._storage.replication.copies.followers.get(self.state.open_segment.uid)
-        return follower.log if follower is not None else None
 
     # Being recovered.
 
@@ -287,7 +243,7 @@ class ReplicatedTopic(OpenableTopic):
     def awaits_recovery(self) -> bool:
         """Whether this node led the open segment in an earlier life: it is not opened here before somebody
         has recovered it, which may take as long as too few replicas are there."""
-        return self._current is None and self._is_lost
+        return self.current is None and self._is_lost
 
     @property
     def awaits_others(self) -> bool:

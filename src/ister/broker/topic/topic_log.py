@@ -20,10 +20,13 @@ import logging
 from ister.broker.node.storage import Storage
 from ister.broker.node.storage_faults import doubt, storage_fault
 from ister.broker.topic import handoff as steps
+from ister.broker.topic.facts import TopicFacts
 from ister.broker.topic.handing_off import HandingOffTopic
 from ister.broker.topic.held import HeldAppend
 from ister.broker.topic.opening import FAULT_RETRY_SECONDS, WAITS_HINT
 from ister.broker.topic.passing_on import PassedAppend
+from ister.broker.topic.places import Places
+from ister.broker.topic.reads import Reads
 from ister.broker.topic.sealing import has_other_nodes, is_past, limits_of
 from ister.errors import (
     IsterError,
@@ -51,6 +54,10 @@ class TopicLog(HandingOffTopic):
 
     def __init__(self, storage: Storage, state: TopicState) -> None:
         super().__init__(storage, state)
+        self.places = Places(self.known, storage)
+        self.reads = Reads(self.known, storage, self.places, self)
+        self.facts = TopicFacts(self.known, storage, self.reads, self)
+        self.disk = storage.disk
         self._asking: asyncio.Task[None] | None = None
         self._passing = (0, b"")
         """The header with which appends are passed on, and the uid of the segment that it is for."""
@@ -69,7 +76,7 @@ class TopicLog(HandingOffTopic):
                 f"a batch of {len(frame)} bytes is over {self.max_frame_bytes}, the max_message_bytes of "
                 f"{self.state.name}"
             )
-        segment = self._segment
+        segment = self.segment
         if segment is not None and segment.failure is None and self._handoff.admits:
             try:
                 try:
@@ -96,7 +103,7 @@ class TopicLog(HandingOffTopic):
 
     def settings_changed(self) -> None:
         """Take the limits from the settings; again whenever they or the open segment change."""
-        segment = self._current
+        segment = self.current
         if segment is not None and segment.policy.value != self.state.settings.fsync:
             self.roll_over()  # a segment has one policy for life
         elif segment is not None and is_past(segment, limits_of(self.state, are_hard=True)):
@@ -118,7 +125,7 @@ class TopicLog(HandingOffTopic):
             self.start_handoff()
             return
         self._limits = limits_of(self.state, are_hard=True)
-        if self._current is not None and is_past(self._current, self._limits):
+        if self.current is not None and is_past(self.current, self._limits):
             self.start_handoff()  # a large frame has filled it at once
         elif self._asking is None:
             self._asking = asyncio.get_running_loop().create_task(self._hand_off_when_possible())
@@ -140,7 +147,7 @@ class TopicLog(HandingOffTopic):
 
     def _hold(self, append: HeldAppend) -> None:
         if self.is_deleted:
-            raise self._gone()
+            raise self.known.deleted()
         if self._stopping:
             raise self._going()
         if not self.leads and self._handing_off is None and self._opening is None:
@@ -173,17 +180,17 @@ class TopicLog(HandingOffTopic):
         """The chain has another open segment, or a snapshot brought another chain: look at it anew."""
         self._leave_if_given_up()
         self._leave_if_sealed()
-        if self.leads and self._segment is None and self._handing_off is None and not self.is_deleted:
+        if self.leads and self.segment is None and self._handing_off is None and not self.is_deleted:
             self._open_soon()
         self._turn()
-        self._wake_waiters()
+        self.known.wake_waiters()
 
     @property
     def is_old(self) -> bool:
         """Whether the open segment has records and is past its age."""
         age_us = self.state.settings.segment_age_ms * 1000
         open_segment = self.state.open_segment
-        segment = self._segment
+        segment = self.segment
         return (
             age_us > 0
             and segment is not None
@@ -196,7 +203,7 @@ class TopicLog(HandingOffTopic):
     def committed(self, segment: Segment) -> None:
         if segment.is_idle:
             self._drained.set()
-        self._wake_waiters()
+        self.known.wake_waiters()
 
     def failed(self, segment: Segment, job: FlushJob) -> None:
         """A write or sync failed. Nothing of it was acknowledged, and nothing of it will be.
@@ -210,10 +217,10 @@ class TopicLog(HandingOffTopic):
         key, end, error = segment.identity.key, segment.committed_end, job.error
         log.error("%s", fault.message, extra={"fields": {"segment": key, "end": end, "errno": error.errno}})
         segment.stop(fault)
-        if self._leading is not None:
+        if self.leading is not None:
             self.lose(fault.message)
             return
-        if segment is not self._segment or not self._handoff.admits:
+        if segment is not self.segment or not self._handoff.admits:
             return  # `_drain` sees it; or it is no longer this topic's open segment
         if isinstance(fault, StorageFailed) and not has_other_nodes(self._storage):
             self._cut_at = end
@@ -232,15 +239,15 @@ class TopicLog(HandingOffTopic):
                 held.sink.refused(held.token, error)
 
     def checkpoint_soon(self) -> None:
-        if self._segment is not None:
-            self._segment.checkpoint_soon()
+        if self.segment is not None:
+            self.segment.checkpoint_soon()
 
     # The end.
 
     @property
     def may_wait(self) -> bool:
         """Whether closing it now may take other nodes."""
-        return self._leading is not None or self._handing_off is not None or self._opening is not None
+        return self.leading is not None or self._handing_off is not None or self._opening is not None
 
     async def close(self) -> None:
         """Stop: nothing is admitted or held any more, what was admitted is durable, and all are told."""
@@ -256,7 +263,7 @@ class TopicLog(HandingOffTopic):
             if not self._storage.may_lead.is_set():
                 self._opening.cancel()
             await asyncio.wait([self._opening])
-        segment = self._segment
+        segment = self.segment
         if segment is not None:
             await self._wait_idle_at_the_end(segment)
             if segment.failure is None:
@@ -265,18 +272,18 @@ class TopicLog(HandingOffTopic):
                 segment.refuse_waiting(doubt(segment, self._going().message))
             self._drop_segment()
         self._turn()
-        self._wake_waiters()
+        self.known.wake_waiters()
 
     def delete(self) -> None:
         """The topic is gone from the metadata: refuse what waits, wake readers, let go of the files."""
-        self.is_deleted = True
-        error = self._gone()
-        if self._segment is not None:
-            self._segment.fail(error)
+        self.known.is_deleted = True
+        error = self.known.deleted()
+        if self.segment is not None:
+            self.segment.fail(error)
         self._held.refuse(error)
         self._drop_segment()
         self._turn()
-        self._wake_waiters()
+        self.known.wake_waiters()
 
     async def settled(self) -> None:
         """Nothing that was begun is under way any more: no file will be made after this."""
@@ -284,9 +291,9 @@ class TopicLog(HandingOffTopic):
             await asyncio.wait([task])
 
     def _drop_segment(self) -> None:
-        if self._leading is not None:
-            self._leading.close()
-            self._leading = None
-        if self._segment is not None:
-            self._segment.close()
-            self._segment = None
+        if self.leading is not None:
+            self.leading.close()
+            self.leading = None
+        if self.segment is not None:
+            self.segment.close()
+            self.segment = None

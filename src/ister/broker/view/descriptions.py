@@ -31,7 +31,7 @@ async def ask_about(broker: Broker, topic: TopicLog) -> dict[int, Standing]:
     and those who get nothing of it know why."""
     state = topic.state
     members = [member for segment in state.segments[:-1] for member in segment.replicas]
-    members += [behind.member for behind in topic.followers_behind() if behind.why]
+    members += [behind.member for behind in topic.facts.followers_behind() if behind.why]
     if state.open_segment.recovery:
         members.append(state.open_segment.coordinator)
     return await broker.replication.standings.gather(members, state.uid)
@@ -43,7 +43,7 @@ def describe_topic(
     """With its segments if it is said how their copies are."""
     state = topic.state
     weak = WEAK_FSYNC.get(state.settings.fsync)
-    notes = [*([weak] if weak else []), *topic.notes, *([topic.trouble] if topic.trouble else [])]
+    notes = [*([weak] if weak else []), *topic.notes, *([topic.facts.trouble] if topic.facts.trouble else [])]
     if state.open_segment.recovery:
         notes.append(recovery_note(broker, state, standings or {}))
     notes += map(loss_note, state.lost)
@@ -52,14 +52,14 @@ def describe_topic(
         topic=state.name,
         uid=state.uid,
         start_offset=state.start_offset,
-        end_offset=topic.least_end,
-        bytes=topic.bytes - topic.open_segment_bytes + topic.least_open_bytes,
+        end_offset=topic.facts.least_end,
+        bytes=topic.facts.sealed_bytes + topic.facts.least_open_bytes,
         settings=state.settings,
         segments=_segments(broker, topic, standings) if standings is not None else [],
-        producers=topic.producers,
+        producers=topic.facts.producers,
         notes=notes,
         lost=sum(map(_lost, state.segments)) if state.lost else 0,
-        end_is_known=topic.end_is_known,
+        end_is_known=topic.facts.end_is_known,
     )
 
 
@@ -123,26 +123,26 @@ def _segments(broker: Broker, topic: TopicLog, standings: Mapping[int, Standing]
             state = "sealed" if segment.lost_from is None else f"lost from {segment.lost_from} on"
         else:
             copies = _open_copies(broker, topic, standings)
-            state = topic.trouble or ("recovering" if segment.recovery else "open")
+            state = topic.facts.trouble or ("recovering" if segment.recovery else "open")
         found.append(
             SegmentDescription(
                 segment=segment.segment,
                 uid=segment.uid,
                 base_offset=segment.base_offset,
-                end_offset=topic.least_end if segment.end_offset is None else segment.end_offset,
-                bytes=segment.end_position if segment.is_sealed else topic.least_open_bytes,
+                end_offset=topic.facts.least_end if segment.end_offset is None else segment.end_offset,
+                bytes=segment.end_position if segment.is_sealed else topic.facts.least_open_bytes,
                 leader=node_of(segment.leader),
                 sealed=segment.is_sealed,
                 first_append_time_us=segment.opened_at_us,
                 last_append_time_us=segment.last_append_time_us
                 if segment.is_sealed
-                else topic.last_append_time_us,
+                else topic.facts.last_append_time_us,
                 state=state,
                 replicas=[node_of(replica) for replica in segment.replicas],
                 behind=[copy.node for copy in copies if copy.state in _NOT_WHOLE],
                 copies=copies,
                 lost=_lost(segment),
-                end_is_known=segment.is_sealed or topic.end_is_known,
+                end_is_known=segment.is_sealed or topic.facts.end_is_known,
             )
         )
     return found
@@ -151,12 +151,12 @@ def _segments(broker: Broker, topic: TopicLog, standings: Mapping[int, Standing]
 def _open_copies(broker: Broker, topic: TopicLog, standings: Mapping[int, Standing]) -> list[CopyDescription]:
     """Of the open segment only its leader knows how far the others are."""
     segment = topic.state.open_segment
-    if topic.leads and topic.end_is_known:
+    if topic.leads and topic.facts.end_is_known:
         return [
             CopyDescription(
                 node_of(behind.member), "behind", behind.lacks, behind.why and why_not(behind, standings)
             )
-            for behind in topic.followers_behind()
+            for behind in topic.facts.followers_behind()
         ]
     copies: list[CopyDescription] = []
     for member in segment.replicas:
@@ -164,8 +164,8 @@ def _open_copies(broker: Broker, topic: TopicLog, standings: Mapping[int, Standi
         if missing is not None:
             copies.append(missing)
         elif member == broker.metadata.member:
-            if topic.copy_lacks:
-                copies.append(CopyDescription(node_of(member), "behind", topic.copy_lacks))
+            if topic.facts.copy_lacks:
+                copies.append(CopyDescription(node_of(member), "behind", topic.facts.copy_lacks))
         elif len(segment.replicas) > 1:
             copies.append(CopyDescription(node_of(member), "unknown", why="only the leader could say"))
     return copies

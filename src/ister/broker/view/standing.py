@@ -124,7 +124,7 @@ class Standings:
         found: list[FollowerStanding] = []
         now = asyncio.get_running_loop().time()
         for topic in self._led(topic_uid):
-            for behind in topic.followers_behind():
+            for behind in topic.facts.followers_behind():
                 if topic_uid or now - behind.since >= PASSING_SECONDS:
                     uid = topic.state.open_segment.uid
                     found.append(
@@ -133,8 +133,8 @@ class Standings:
         return found[:SEGMENTS_TOLD]
 
     def _faults(self, topic_uid: int) -> list[TopicFault]:
-        led = [topic for topic in self._led(topic_uid) if topic.trouble]
-        return [TopicFault(topic.state.uid, topic.trouble) for topic in led[:TOPICS_TOLD]]
+        led = [topic for topic in self._led(topic_uid) if topic.facts.trouble]
+        return [TopicFault(topic.state.uid, topic.facts.trouble) for topic in led[:TOPICS_TOLD]]
 
     # The others'.
 
