@@ -15,6 +15,7 @@ from ister.broker.clients.server import Server
 from ister.broker.node.broker import Broker
 from ister.cli.common import HELP_WIDTH
 from ister.cli.main import COMMANDS, EXIT_CODES, cli
+from ister.cli.serve import serve
 from ister.config import ALIASES, CLUSTER_FIELDS, PREFIX, TOPIC_DEFAULTS, BrokerConfig, specs
 from ister.errors import BY_WIRE, IsterError
 from ister.metrics import Counter, Histogram, Metric
@@ -58,7 +59,11 @@ def config_page() -> str:
         lines += ["", f"## {title}", "", "| setting | default | allowed | what it is |", "|---|---|---|---|"]
         lines += [config_row(name, specs()[name], getattr(defaults, name)) for name in names]
     lines += ["", "## Other names", ""]
-    lines += [f"- `{PREFIX}{old.upper()}` is `{new}`." for old, new in ALIASES.items()]
+    options = {option for parameter in serve.params for option in parameter.opts}
+    for old, new in ALIASES.items():
+        option = f"--{old.replace('_', '-')}"
+        names = [f"`{PREFIX}{old.upper()}`", *([f"`{option}`"] if option in options else [])]
+        lines.append(f"- {' and '.join(names)}: `{new}`.")
     lines += [
         f"- `{PREFIX}DISABLE_IO_URING` is accepted and has no effect: there is no io_uring in Ister.",
         "",

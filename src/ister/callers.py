@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable
 
 from ister.errors import BadRequest, IsterError, Overloaded, RequestTimeout
+from ister.logs import Repeats, fields
 from ister.protocol.codec import (
     MAX_ANSWER_BYTES,
     MAX_HEADER_BYTES,
@@ -80,8 +80,7 @@ class Callers:
         self.now_us = now_us
         self._all: dict[Caller, None] = {}
         self._calls = 0
-        self._told: dict[str, float] = {}
-        """Why members were refused, and when that was last said."""
+        self._refusals = Repeats(lambda: asyncio.get_running_loop().time(), TELL_EVERY_SECONDS)
 
     def __len__(self) -> int:
         return len(self._all)
@@ -113,16 +112,13 @@ class Callers:
     def lost(self, caller: Caller) -> None:
         self._all.pop(caller, None)
 
-    def is_news(self, refusal: str) -> bool:
-        """Whether this is to be said again: who is refused calls again within a second, for as long as it
-        runs."""
-        now = asyncio.get_running_loop().time()
-        if now - self._told.get(refusal, -math.inf) < TELL_EVERY_SECONDS:
-            return False
-        if len(self._told) >= MAX_CALLERS:
-            self._told.clear()
-        self._told[refusal] = now
-        return True
+    def tell_of_refusal(self, what: str, peer: str, error: IsterError) -> None:
+        """Who is refused calls again within a second, for as long as it runs: that is said once, and then how
+        often."""
+        count = self._refusals.count((what, error.message))
+        level = logging.WARNING if count else logging.DEBUG
+        again = {"times": count} if count > 1 else {}
+        log.log(level, "%s: %s", what, error.message, extra=fields(peer=peer, **again))
 
     def drop(self, is_gone: Callable[[PeerHello], bool]) -> None:
         for caller in [one for one in self._all if one.hello is not None and is_gone(one.hello)]:
@@ -181,7 +177,7 @@ class Caller(MessageStream):
             self._begin(hello.node, correlation, kind, header, payload)
 
     def refused(self, error: IsterError) -> None:
-        log.warning("not a peer: %s", error.message, extra={"fields": {"peer": self.peer}})
+        self._callers.tell_of_refusal("not a peer", self.peer, error)
         self.send_raw(encode_failure(0, error))
 
     def lost(self) -> None:
@@ -218,8 +214,7 @@ class Caller(MessageStream):
     def _greet(self, correlation: int, hello: PeerHello) -> None:
         error = self._callers.accepts(hello)
         if error is not None:
-            level = logging.WARNING if self._callers.is_news(error.message) else logging.DEBUG
-            log.log(level, "peer refused: %s", error.message, extra={"fields": {"peer": self.peer}})
+            self._callers.tell_of_refusal("peer refused", self.peer, error)
             self.send_raw(encode_failure(correlation, error))
             self.close()
             return

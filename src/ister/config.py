@@ -33,8 +33,8 @@ from ister.settings import (
     Spec,
     Value,
     count,
-    did_you_mean,
     duration,
+    nearest,
     parse,
     size,
     text,
@@ -51,6 +51,7 @@ ALIASES: Final = {
 }
 """Names that people bring along from elsewhere, and the field that they mean here."""
 
+_ENVIRONMENT: Final = "the environment variable"
 _WITHOUT_EFFECT: Final = {
     "disable_io_uring": "there is no io_uring in Ister, so there is none to disable",
 }
@@ -258,11 +259,19 @@ def load_config(
             spec = specs().get(name)
             if spec is None:
                 raise ConfigError(
-                    f"there is no setting {name!r} (from {where}){did_you_mean(name, specs())}",
+                    f"there is no setting {name!r} (from {where}){_meant(name, where)}",
                     hint="Remove or correct it; the configuration reference lists every setting.",
                 )
             merged[name] = _checked(name, spec, value, where)
     return BrokerConfig(**_typed(merged))
+
+
+def _meant(name: str, where: str) -> str:
+    """Which of our names, or of those that people bring along, this may be; as it is written there."""
+    found = nearest(name, [*specs(), *ALIASES])
+    if found is None:
+        return ""
+    return f"; did you mean {PREFIX + found.upper() if where.startswith(_ENVIRONMENT) else found}?"
 
 
 def _typed(merged: dict[str, Value]) -> dict[str, Any]:
@@ -301,7 +310,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
             raise ConfigError(
                 f"{variable} and {ours} are both set, and mean the same", hint=f"Unset {variable}."
             )
-        yield _Given(meant, environ[variable], f"the environment variable {variable}")
+        yield _Given(meant, environ[variable], f"{_ENVIRONMENT} {variable}")
 
 
 def _from_flags(flags: Mapping[str, object]) -> Iterator[_Given]:

@@ -13,12 +13,15 @@ owns the terminal knows whether it is one.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import logging.handlers
 import re
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 from ister.errors import ConfigError
@@ -36,6 +39,7 @@ _SHOWN: Final = {number: name for name, number in LEVELS.items()}
 
 _ROOT: Final = "ister"
 _RESERVED: Final = frozenset({"time", "level", "logger", "message", "error"})
+_GET_LOGGER: Final = re.compile(r'getLogger\("(ister[.\w]*)"\)')
 _PLAIN: Final = re.compile(r"[^\s=\"'\x00-\x1f\x7f]+\Z")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
@@ -58,6 +62,37 @@ def fields(**values: object) -> dict[str, dict[str, object]]:
     return {"fields": values}
 
 
+class Repeats:
+    """What is said again and again is said at once, and then how often at most every `seconds`."""
+
+    _MOST: Final = 1000
+    """So many things are told apart; beyond that all of them are said anew."""
+
+    def __init__(self, monotonic: Callable[[], float], seconds: float = 60.0) -> None:
+        self._monotonic = monotonic
+        self._seconds = seconds
+        self._said: dict[object, tuple[float, int]] = {}
+
+    def count(self, what: object) -> int:
+        """How often it came since it was last said, this time included; 0 if it is not to be said now."""
+        now = self._monotonic()
+        since, count = self._said.get(what, (now - self._seconds, 0))
+        if now - since < self._seconds:
+            self._said[what] = since, count + 1
+            return 0
+        if len(self._said) >= self._MOST:
+            self._said.clear()
+        self._said[what] = now, 0
+        return count + 1
+
+    def left(self) -> list[tuple[Any, int]]:
+        """What came again, was not said, and is not likely to come any more; and how often."""
+        now = self._monotonic()
+        over = [what for what, (since, _) in self._said.items() if now - since >= self._seconds]
+        counts = [(what, self._said.pop(what)[1]) for what in over]
+        return [(what, count) for what, count in counts if count]
+
+
 def parse_levels(text: str) -> tuple[int, dict[str, int]]:
     """`info,ister.wal=debug` as the general level and those of single modules."""
     general = logging.INFO
@@ -66,10 +101,37 @@ def parse_levels(text: str) -> tuple[int, dict[str, int]]:
         module, equals, name = part.rpartition("=")
         level = _level(name.strip(), text)
         if equals:
-            modules[module.strip()] = level
+            modules[_known(module.strip(), text)] = level
         else:
             general = level
     return general, modules
+
+
+def _known(module: str, text: str) -> str:
+    """A name that something logs under: a logger or a module of ours or what they are in, or of a library."""
+    if module.partition(".")[0] != _ROOT:
+        if module and importlib.util.find_spec(module.partition(".")[0]) is not None:
+            return module
+        ours: set[str] = set()
+    else:
+        ours = _our_names()
+    if module not in ours:
+        raise ConfigError(
+            f"log_level {text!r} names {module!r}, and nothing logs under that"
+            f"{did_you_mean(module, sorted(ours or _our_names()))}",
+            hint="Give what a log line shows before the colon, or what it begins with: info,ister.wal=debug.",
+        )
+    return module
+
+
+def _our_names() -> set[str]:
+    package = Path(__file__).parent
+    names: set[str] = set()
+    for path in package.rglob("*.py"):
+        names.add(".".join((_ROOT, *path.relative_to(package).with_suffix("").parts)))
+        names.update(_GET_LOGGER.findall(path.read_text(encoding="utf-8")))
+    pieces = [name.split(".") for name in names]
+    return {".".join(parts[:count]) for parts in pieces for count in range(1, len(parts) + 1)}
 
 
 def _level(name: str, text: str) -> int:

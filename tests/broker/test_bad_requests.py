@@ -151,7 +151,7 @@ def test_half_a_request_and_then_silence_is_closed_and_logged(
         assert "nothing came for 30 s" in last.error.message
         assert (await (await node.connect()).append("t", frame_of(b"x"))).base_offset == 0
 
-    with caplog.at_level(logging.WARNING, "ister.broker.clients.connection"):
+    with caplog.at_level(logging.WARNING, "ister.broker.clients"):
         simulated(scenario, max_message_bytes=LIMIT, request_timeout_ms=30_000)
     assert any("nothing came for 30 s" in message for message in caplog.messages)
 
@@ -194,6 +194,22 @@ def test_a_timed_out_peer_that_takes_no_answers_is_dropped_all_the_same() -> Non
         assert len(node.server._connections) == 0
 
     simulated(scenario, request_timeout_ms=30_000)
+
+
+def test_what_the_same_host_is_refused_again_and_again_is_logged_once_and_then_with_a_count(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(node: SimNode) -> None:
+        for number in range(6):
+            client = await node.connect_raw()
+            client.send(GARBAGE["http"])
+            await client.closed.wait()
+            await asyncio.sleep(61 if number == 4 else 1)
+
+    with caplog.at_level(logging.WARNING, "ister.broker.clients.server"):
+        simulated(scenario)
+    assert [getattr(record, "fields")["times"] for record in caplog.records[1:]] == [5]  # noqa: B009
+    assert len(caplog.records) == 2
 
 
 # Garbage and requests out of turn.

@@ -48,6 +48,26 @@ def test_an_append_without_a_lease_is_not_leader_and_is_logged(caplog: pytest.Lo
     assert "update_leases: added {}, removed {default/t:1}" in changes
 
 
+def test_a_rejection_that_repeats_is_logged_once_and_then_with_a_count(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(node: SimNode) -> None:
+        client = await node.connect()
+        await client.append("t", frame_of(b"x"))
+        node.broker.revoke_leases("t")
+        for _ in range(20):
+            await refusal(client.append("t", frame_of(b"y")), NotLeader)
+        await asyncio.sleep(11)
+        node.broker.sync_leases()
+
+    with caplog.at_level(logging.WARNING, "ister.wal.leases"):
+        simulated(scenario)
+    assert caplog.messages == [
+        "write rejected for default/t:1 (leases: {})",
+        "write rejected for default/t:1, 19 times more since it was last said",
+    ]
+
+
 def test_a_lease_lost_between_enqueue_and_write_refuses_the_append(caplog: pytest.LogCaptureFixture) -> None:
     """A4: the lease is asked for again before the write."""
 

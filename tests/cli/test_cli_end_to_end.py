@@ -171,6 +171,18 @@ def test_an_output_that_takes_nothing_is_said_in_a_line(
     assert (done.returncode, done.stderr.decode()) == (code, f"error [failed]: {said}\n" if said else "")
 
 
+@pytest.mark.parametrize("command", [["--help"], ["serve", "--help"], ["--version"]])
+def test_help_that_cannot_be_written_is_said_in_a_line(command: list[str]) -> None:
+    done = subprocess.run(
+        ["sh", "-c", '"$@" >/dev/full', "sh", *ISTER, *command],
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    said = "error [failed]: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr.decode()) == (1, said)
+
+
 def test_a_topic_s_settings_are_kept_over_a_restart(broker: Broker) -> None:
     created = broker.ister("topic", "create", "a", "--segment-records", "10", "--retention-bytes", "1GiB")
     assert created.returncode == 0, created.stderr

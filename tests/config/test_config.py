@@ -54,8 +54,13 @@ def test_an_unknown_key_in_the_file_is_named_with_the_file_and_the_nearest_key()
 
 
 def test_an_unknown_variable_is_named_with_the_nearest_setting() -> None:
-    with pytest.raises(ConfigError, match=r"ISTER_DATADIR\); did you mean data_dir\?"):
+    with pytest.raises(ConfigError, match=r"ISTER_DATADIR\); did you mean ISTER_DATA_DIR\?"):
         load_config(None, {"ISTER_DATADIR": "x", "PATH": "/bin"}, {})
+
+
+def test_a_name_that_people_bring_along_is_suggested_as_they_would_write_it() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean ISTER_MAX_SEGMENT_ENTRIES\?"):
+        load_config(None, {"ISTER_MAX_SEGMENT_ENTRIE": "10"}, {})
 
 
 def test_variables_of_the_command_line_and_of_strangers_are_left_alone() -> None:

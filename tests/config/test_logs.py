@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ister.errors import ConfigError
-from ister.logs import fields, get_logger, parse_levels, set_up_logs
+from ister.logs import Repeats, fields, get_logger, parse_levels, set_up_logs
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +70,39 @@ def test_one_module_may_speak_more_than_the_others() -> None:
     get_logger("ister.server").info("not heard")
     assert "heard" in stream.getvalue()
     assert "not heard" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("name", ["ister.wal", "ister", "ister.broker.topic", "ister.wal.commit", "asyncio"])
+def test_a_module_is_called_as_in_the_log_lines_or_by_what_they_begin_with(name: str) -> None:
+    assert parse_levels(f"info,{name}=debug")[1] == {name: 10}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ister.wall", "nothing logs under that; did you mean ister.wal?"),
+        ("wal", "'wal', and nothing logs under that"),
+        ("nonsense.module", "'nonsense.module', and nothing logs under that"),
+        ("", "names '', and nothing logs under that"),
+    ],
+)
+def test_a_module_that_there_is_none_of_is_an_error(name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        parse_levels(f"info,{name}=debug")
+
+
+def test_what_is_repeated_is_said_once_and_then_how_often() -> None:
+    now = 0.0
+    repeats = Repeats(lambda: now, seconds=10)
+    assert [repeats.count("a") for _ in range(5)] == [1, 0, 0, 0, 0]
+    assert repeats.count("b") == 1, "another thing"
+    now = 10.0
+    assert repeats.count("a") == 5, "the four that were not said, and this one"
+    assert repeats.left() == [], "b came once, a is fresh"
+    repeats.count("a")
+    now = 20.0
+    assert repeats.left() == [("a", 1)]
+    assert repeats.count("a") == 1, "told"
 
 
 def test_setting_up_again_replaces_what_was_before() -> None:

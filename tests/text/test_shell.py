@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -10,16 +11,20 @@ import select
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
 
+from ister.broker.node.process import BrokerInfo, start
 from ister.cli.main import run
 from ister.cli.shell_lines import Line, Reply, complete, parse_line, unquote
+from ister.config import BrokerConfig
 from tests.text.served import PATIENCE_S, Served, WalrusClient, serve
 
 ISTER = [sys.executable, "-c", "from ister.cli.main import main; main()"]
@@ -188,6 +193,48 @@ def test_a_broker_that_goes_away_is_exit_code_3(capsysbinary: pytest.CaptureFixt
         assert run(["shell", "--bootstrap", address, "-c", "METRICS"], {}) == 3
         leaving.join(PATIENCE_S)
     assert b"connection-failed" in capsysbinary.readouterr().err
+
+
+@contextmanager
+def other_ports() -> Iterator[BrokerInfo]:
+    """A broker of a cluster, in a thread."""
+    ready: list[BrokerInfo] = []
+    stop: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+    is_ready = threading.Event()
+
+    async def main(directory: str) -> None:
+        config = BrokerConfig(
+            data_dir=directory, client_port=0, admin_port=0, peer_port=0, bootstrap_cluster=True
+        )
+        running = await start(config)
+        stop.append((asyncio.get_running_loop(), asyncio.Event()))
+        ready.append(running.info)
+        is_ready.set()
+        await stop[0][1].wait()
+        await running.stop()
+
+    with tempfile.TemporaryDirectory() as directory:
+        thread = threading.Thread(target=lambda: asyncio.run(main(directory)))
+        thread.start()
+        assert is_ready.wait(PATIENCE_S)
+        try:
+            yield ready[0]
+        finally:
+            stop[0][0].call_soon_threadsafe(stop[0][1].set)
+            thread.join(PATIENCE_S)
+
+
+def test_a_port_that_is_not_for_clients_says_what_it_is(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    with other_ports() as info:
+        for port, code, said in (
+            (info.peer_port, 1, b"this is the port for other brokers, and a client of the text protocol"),
+            (info.admin_port, 3, b"speaks HTTP, as the port for metrics does"),
+        ):
+            assert run(["shell", "--bootstrap", f"127.0.0.1:{port}", "-c", "METRICS"], {}) == code
+            done = capsysbinary.readouterr()
+            assert done.out == b""
+            assert said in done.err, done.err
+            assert b"9091 unless it was set" in done.err
 
 
 def test_help_lists_the_commands(shell: Shell) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -63,6 +64,8 @@ _BY_ERROR: Final[tuple[tuple[type[IsterError], int], ...]] = (
     (CorruptSegment, DATA_PROBLEM),
     (TableMismatch, DATA_PROBLEM),
 )
+
+_CANNOT_WRITE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 COMPLETE: Final = "_ISTER_COMPLETE"
 """The variable by which a shell asks for completions."""
@@ -177,6 +180,12 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     except BrokenPipeError:
         discard_output()  # whoever read it has seen enough
         return OK
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE:
+            raise
+        discard_output()  # help goes past the terminal
+        _complain(terminal, "failed", f"the output cannot be written: {error.strerror}", "")
+        return FAILED
     except (KeyboardInterrupt, click.Abort) as interrupt:
         if terminal.errors_to_terminal:
             terminal.tell("")  # after the ^C, so that the prompt has a line of its own

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
+import struct
 from typing import Final
 
-from ister.errors import BadRequest, ConnectionFailed, RequestTimeout
-from ister.protocol.text import LENGTH, LENGTH_SIZE, MAX_FRAME_BYTES, encode_frame, error_reply
+from ister.errors import BadRequest, ConnectionFailed, IsterError, RequestTimeout
+from ister.protocol.text import (
+    EMPTY,
+    ERR,
+    LENGTH,
+    LENGTH_SIZE,
+    MAX_FRAME_BYTES,
+    OK,
+    encode_frame,
+    error_reply,
+)
 
 CONNECT_SECONDS: Final = 5.0
 REPLY_SECONDS: Final = 30.0
+DOUBT_SECONDS: Final = 2.0
+"""Who has not answered a first command for so long may be no broker: it is looked at what else it is."""
 MAX_REPLY_BYTES: Final = 512 << 20
 """Whoever announces more does not speak this protocol."""
+
+
+_WHERE_TO: Final = (
+    "Give a broker's port for clients with --bootstrap: 9091 unless it was set; `ister cluster status` shows "
+    "every node's."
+)
 
 
 class TextClient:
@@ -24,6 +43,8 @@ class TextClient:
         self._addresses = parse_bootstrap(bootstrap)
         self._socket: socket.socket | None = None
         self.peer = bootstrap
+        self._is_known = False
+        """Whether what is there has answered as a broker does."""
 
     def connect(self) -> None:
         """To the first address that answers; raises `ConnectionFailed` if none does."""
@@ -64,13 +85,43 @@ class TextClient:
 
     def _exchange(self, connection: socket.socket, command: bytes) -> bytes:
         connection.sendall(encode_frame(command))
+        if not self._is_known:
+            self._doubt(connection)
         (size,) = LENGTH.unpack(self._exactly(connection, LENGTH_SIZE))
         if size > MAX_REPLY_BYTES:
             raise BadRequest(
                 f"{self.peer} does not speak the text protocol: it announced a reply of {size} bytes",
-                hint="Give the client port of a broker with --bootstrap.",
+                hint=_WHERE_TO,
             )
-        return self._exactly(connection, size)
+        reply = self._exactly(connection, size)
+        if not reply.startswith((OK, EMPTY, ERR, b"{")):
+            raise self._other_language(reply)
+        self._is_known = True
+        return reply
+
+    def _doubt(self, connection: socket.socket) -> None:
+        """Wait a little for the first answer; raises if what is there turns out to be something else."""
+        readable, _, _ = select.select([connection], [], [], DOUBT_SECONDS)
+        host, port = connection.getpeername()[:2]
+        if not readable and _speaks_http(host, port):
+            raise ConnectionFailed(
+                f"{self.peer} speaks HTTP, as the port for metrics does, and is no broker's port for clients",
+                hint=_WHERE_TO,
+            )
+
+    def _other_language(self, reply: bytes) -> IsterError:
+        """The reason that a broker's other port gives, or that there is none."""
+        from ister.protocol.codec import PREFIX, PREFIX_SIZE, decode_failure
+
+        try:
+            _, _, kind, header_size = PREFIX.unpack_from(LENGTH.pack(len(reply)) + reply)
+            error = decode_failure(kind, reply[PREFIX_SIZE - LENGTH_SIZE :][:header_size])
+        except (IsterError, struct.error):
+            return BadRequest(
+                f"{self.peer} does not speak the text protocol: its reply begins with {reply[:20]!r}",
+                hint=_WHERE_TO,
+            )
+        return type(error)(f"{self.peer} refused the connection: {error.message}", hint=error.hint)
 
     def _exactly(self, connection: socket.socket, count: int) -> bytes:
         pieces, missing = [], count
@@ -86,6 +137,16 @@ class TextClient:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def _speaks_http(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), DOUBT_SECONDS) as connection:
+            connection.settimeout(DOUBT_SECONDS)
+            connection.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
+            return connection.recv(5) == b"HTTP/"
+    except OSError:
+        return False
 
 
 def _reason(error: OSError) -> str:

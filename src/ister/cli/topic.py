@@ -198,10 +198,6 @@ def recover(
 
     if not accept_loss and (node_stopped or yes or dry_run):
         raise click.UsageError("--node-stopped, --yes and --dry-run are about a loss: give --accept-loss too")
-    if accept_loss and not (yes or dry_run or _can_ask(terminal)):
-        raise click.UsageError(
-            f"giving up records of {name!r} needs --yes where there is no terminal to ask on"
-        )
     shown = ask_broker(terminal, lambda log: log.recovery_of(name), **PATIENT)
     if not accept_loss:
         view = RecoveryView(shown)
@@ -216,6 +212,10 @@ def recover(
         )
     if dry_run:
         return LossView(shown, shown, is_dry_run=True)
+    if not (yes or _can_ask(terminal)):
+        raise click.UsageError(
+            f"giving up records of {name!r} needs --yes where there is no terminal to ask on"
+        )
     if not terminal.wants_json:
         terminal.tell(f"to be recorded as lost in {shown.topic}: {loss_shown(shown)}")
     if shown.gives_up_open and not node_stopped:

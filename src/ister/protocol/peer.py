@@ -13,6 +13,7 @@ from typing import Final
 
 from ister.errors import BadRequest, UnsupportedVersion
 from ister.protocol.messages import PREAMBLE_MAGIC, Message
+from ister.protocol.text import is_text
 
 PEER_MAGIC: Final = b"ISTP"
 PEER_VERSION: Final = 1
@@ -180,6 +181,12 @@ def check_peer_preamble(data: bytes) -> None:
     if magic == PREAMBLE_MAGIC:
         raise BadRequest(
             "this is the port for other brokers, and a client has called",
+            hint="Connect to the broker's client port, which is 9091 unless it was set; "
+            "`ister cluster status` shows every node's.",
+        )
+    if is_text(magic):
+        raise BadRequest(
+            "this is the port for other brokers, and a client of the text protocol has called",
             hint="Connect to the broker's client port, which is 9091 unless it was set; "
             "`ister cluster status` shows every node's.",
         )

@@ -11,11 +11,14 @@ import logging
 
 from ister.errors import NotLeader
 from ister.io.clock import Clock
+from ister.logs import Repeats
 from ister.metrics import Counter, Histogram
 
 log = logging.getLogger("ister.wal.leases")
 
 _SHOWN = 20
+REPEAT_SECONDS = 10.0
+"""How often at most the same rejection is logged."""
 
 
 class Leases:
@@ -23,6 +26,7 @@ class Leases:
         self._clock = clock
         self.held: frozenset[str] = frozenset()
         """The keys. Swapped, never changed."""
+        self._repeats = Repeats(clock.monotonic, REPEAT_SECONDS)
         self.rejections = Counter("lease_rejection_count", "Appends refused for want of a lease.")
         self.update_seconds = Histogram("lease_update_duration_seconds", "Time to replace the set of leases.")
 
@@ -34,6 +38,8 @@ class Leases:
 
     def replace(self, expected: frozenset[str]) -> None:
         """Hold exactly these. Nothing is added to or taken from a set in use: it is swapped."""
+        for key, count in self._repeats.left():
+            log.warning("write rejected for %s, %d times more since it was last said", key, count)
         if expected == self.held:
             return
         started = self._clock.monotonic()
@@ -44,9 +50,13 @@ class Leases:
             log.debug("update_leases: added %s, removed %s", _shown(added), _shown(removed))
 
     def rejection(self, key: str) -> NotLeader:
-        """Count and log an append without a lease; returns the error to answer it with."""
+        """Count and log an append without a lease; returns the error to answer it with. A client that tries
+        on and on is logged once, and then how often."""
         self.rejections.add()
-        log.warning("write rejected for %s (leases: %s)", key, _shown(self.held))
+        count = self._repeats.count(key)
+        if count:
+            times = f", {count} times" if count > 1 else ""
+            log.warning("write rejected for %s (leases: %s)%s", key, _shown(self.held), times)
         return NotLeader(f"this node holds no lease for {key}")
 
 

@@ -292,7 +292,7 @@ class Connection(Receiver):
     # The end.
 
     def refuse(self, error: IsterError) -> None:
-        log.warning("connection refused: %s", error.message, extra={"fields": {"peer": self.peer}})
+        self._server.tell_of_refusal(self.peer, error)
         self.flush()
         self._write(encode_failure(0, error))
         self._transport.close()

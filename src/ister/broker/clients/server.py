@@ -21,6 +21,7 @@ from ister.broker.topic.topic_log import TopicLog
 from ister.errors import BadRequest, IsterError, NotLeader, Overloaded, RequestTimeout
 from ister.frame import FrameHeader
 from ister.io.network import Listener, Network
+from ister.logs import Repeats, fields
 from ister.metrics import Counter, Gauge
 from ister.names import normalise_topic
 from ister.protocol import messages
@@ -48,6 +49,7 @@ class Server:
         self._network = network
         self._connections: dict[Connection, None] = {}
         self._texts: dict[TextConnection, None] = {}
+        self._refusals = Repeats(broker.clock.monotonic)
         self.text: TextService | None = None
         """What carries out the commands of the text protocol; from `start` on."""
         self._gets: GetService | None = None
@@ -152,6 +154,13 @@ class Server:
         limit = self.broker.config.max_connections
         if len(self._connections) + len(self._texts) > limit:
             connection.refuse(Overloaded(f"there are {limit} connections already (max_connections)"))
+
+    def tell_of_refusal(self, peer: str, error: IsterError) -> None:
+        """What the same host is told again and again is logged once, and then how often."""
+        count = self._refusals.count((peer.rpartition(":")[0], error.message))
+        if count:
+            again = {"times": count} if count > 1 else {}
+            log.warning("connection refused: %s", error.message, extra=fields(peer=peer, **again))
 
     def closed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)

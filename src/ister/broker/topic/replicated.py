@@ -81,9 +81,12 @@ class ReplicatedTopic(OpenableTopic):
         segment = self.segment
         if segment is None or segment.identity.uid != self.state.open_segment.uid:
             return
+        is_sealing = self._handoff.phase is steps.Phase.SEALING
         effects = self._handoff.step(steps.Lost())
         if effects:
-            log.warning("%s takes no more appends: %s", segment.identity.key, why)
+            # While it is sealed that is no news: a follower may have heard of the seal first.
+            level = logging.INFO if is_sealing else logging.WARNING
+            log.log(level, "%s takes no more appends: %s", segment.identity.key, why)
             self._stop_leading(segment, why)
             self._run_soon(effects)
 
