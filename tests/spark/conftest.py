@@ -27,12 +27,12 @@ class BrokerProcess:
     """`ister serve` in a directory: may be killed, and started again where it was."""
 
     def __init__(self, data_dir: Path) -> None:
-        self._data_dir = data_dir
+        self.data_dir = data_dir
         self._port = 0
         self.start()
 
     def start(self) -> None:
-        where = ["--data-dir", str(self._data_dir), "--client-port", str(self._port), "--admin-port", "-1"]
+        where = ["--data-dir", str(self.data_dir), "--client-port", str(self._port), "--admin-port", "-1"]
         self._process = subprocess.Popen(
             [sys.executable, "-c", SERVE, "serve", *where, "--output", "json", "--log-level", "warning"],
             stdout=subprocess.PIPE,

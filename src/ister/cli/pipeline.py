@@ -14,6 +14,7 @@ from ister.cli.lazy import LazyCommand, LazyGroup
 
 JOBS: Final = {
     "tier": LazyCommand("ister.cli.pipeline_tier:tier", "Copy a topic to a Parquet, Delta or Iceberg table."),
+    "audit": LazyCommand("ister.cli.pipeline_audit:audit", "Check each frame of a topic, and tables."),
 }
 
 
@@ -29,4 +30,5 @@ def pipeline() -> None:
     Examples:
       ister pipeline tier orders --to delta --path /lake/orders
       ister pipeline tier orders --to iceberg --path /lake --every 1m
+      ister pipeline audit orders --replicas --against /lake/orders
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ister.errors import BadRequest, ConfigError, ObjectNotFound
@@ -75,9 +76,19 @@ def find_table(target: Target, topic: str) -> LakeTable:
     return found
 
 
-def find_dead_letters(target: Target, origin: Origin) -> LakeTable | None:
-    from dataclasses import replace
+def format_at(path: str) -> str:
+    """Which format the table at a path has; raises if there is none."""
+    if path and "://" not in path:
+        for name, to in (("_ister", "parquet"), ("_delta_log", "delta"), ("catalog.db", "iceberg")):
+            if Path(path, name).exists():
+                return to
+        raise ObjectNotFound(
+            f"there is no table at {path}", hint="`ister pipeline tier` makes one; check the path."
+        )
+    return "delta"
 
+
+def find_dead_letters(target: Target, origin: Origin) -> LakeTable | None:
     return _find(target, target.name_of(replace(origin, holds=DEAD_LETTERS)))
 
 

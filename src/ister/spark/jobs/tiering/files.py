@@ -36,7 +36,7 @@ class FileSet:
         self, location: str, schema: pa.Schema, partition_by: str, file_bytes: int, stem: str, typed: bool
     ) -> None:
         self._location = location
-        self._filesystem, self._root = _filesystem(location)
+        self._filesystem, self._root = filesystem_of(location)
         self._schema = schema
         self._partition_by = partition_by
         self._file_bytes = file_bytes
@@ -196,7 +196,7 @@ def _leaves(field: pa.Field) -> list[str]:
     return [field.name]
 
 
-def _filesystem(location: str) -> tuple[Any, str]:
+def filesystem_of(location: str) -> tuple[Any, str]:
     from pyarrow import fs
 
     if "://" not in location:

@@ -1,0 +1,1 @@
+"""What an audit checks, on executors, and what it finds."""
