@@ -30,7 +30,14 @@ from ister.client.sync_producer import Receipt as Receipt
 from ister.columns import RecordHeaders
 from ister.errors import ConnectionFailed
 from ister.frame import Frame, Record
-from ister.protocol.messages import ClusterAnswer, NodeAnswer, StatsAnswer, TopicDescription
+from ister.protocol.messages import (
+    ClusterAnswer,
+    NodeAnswer,
+    PinDescription,
+    Pinned,
+    StatsAnswer,
+    TopicDescription,
+)
 from ister.protocol.recovery import TopicRecovery
 
 if TYPE_CHECKING:
@@ -130,6 +137,17 @@ class Log:
 
     def trim_topic(self, topic: str, before_offset: int, *, uid: int = 0) -> int:
         return self._run(self._log.trim_topic(topic, before_offset, uid=uid))
+
+    def pin(
+        self, topic: str, name: str, offset: int, *, ttl_s: float = 60.0, uid: int = 0, about: str = ""
+    ) -> Pinned:
+        return self._run(self._log.pin(topic, name, offset, ttl_s=ttl_s, uid=uid, about=about))
+
+    def unpin(self, topic: str, name: str, *, uid: int = 0) -> None:
+        self._run(self._log.unpin(topic, name, uid=uid))
+
+    def pins(self, prefix: str = "") -> list[PinDescription]:
+        return self._run(self._log.pins(prefix))
 
     def alter_topic(self, topic: str, **settings: int | str) -> TopicDescription:
         return self._run(self._log.alter_topic(topic, **settings))

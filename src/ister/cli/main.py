@@ -80,6 +80,7 @@ COMMANDS: Final = {
     "topic": LazyCommand(
         "ister.cli.topic:topic", "Create, list, describe, alter, recover and delete topics."
     ),
+    "lag": LazyCommand("ister.cli.lag:lag", "How far readers with a pin are behind."),
     "cluster": LazyCommand("ister.cli.cluster:cluster", "Status, health and figures of the cluster."),
     "node": LazyCommand("ister.cli.node:node", "List, add, remove and promote the nodes of a cluster."),
     "spark": LazyCommand("ister.cli.spark:spark", "Check that Spark and the brokers reach each other."),

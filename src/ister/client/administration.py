@@ -39,9 +39,14 @@ from ister.protocol.messages import (
     Kind,
     ListOffsets,
     ListOffsetsAnswer,
+    ListPins,
     ListTopics,
     NodeAnswer,
     NodeRequest,
+    PinDescription,
+    PinList,
+    Pinned,
+    PinTopic,
     RecoverTopic,
     StatsAnswer,
     TopicDescription,
@@ -115,6 +120,30 @@ class Administration:
         header = encode_header(TrimTopic(name, before_offset, uid))
         answer = await self.call(f"trimming {name}", Kind.TRIM_TOPIC, header, name)
         return decode_header(Trimmed, answer.header).start_offset
+
+    async def pin(
+        self, topic: str, name: str, offset: int, *, ttl_s: float = 60.0, uid: int = 0, about: str = ""
+    ) -> Pinned:
+        """Say that the reader `name` needs the topic from `offset` on, and let retention wait for it, within
+        a bound, for `ttl_s`. Say so again before that is over: a reader that crashed holds nothing."""
+        request = PinTopic(normalise_topic(topic), name, offset, max(1, round(ttl_s * 1000)), uid, about)
+        return await self._pin(request)
+
+    async def unpin(self, topic: str, name: str, *, uid: int = 0) -> None:
+        """Let go of a pin; one that is not there is gone already."""
+        await self._pin(PinTopic(normalise_topic(topic), name, 0, 0, uid))
+
+    async def _pin(self, request: PinTopic) -> Pinned:
+        # Of any node: the metadata has it.
+        what = f"pinning {request.topic} for {request.name}"
+        answer = await self.call(what, Kind.PIN_TOPIC, encode_header(request))
+        return decode_header(Pinned, answer.header)
+
+    async def pins(self, prefix: str = "") -> list[PinDescription]:
+        """How far readers are that said so, in topics whose full name starts with `prefix`; those that have
+        not renewed their pin in time are among them for a day."""
+        answer = await self.call("listing pins", Kind.LIST_PINS, encode_header(ListPins(prefix)))
+        return decode_header(PinList, answer.header or answer.payload).pins
 
     async def alter_topic(self, topic: str, **settings: int | str) -> TopicDescription:
         name = normalise_topic(topic)

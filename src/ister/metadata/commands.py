@@ -288,6 +288,24 @@ class FlushCursors(Command, frozen=True):
     """Topic uid, epoch, the next offset (S4)."""
 
 
+class PinRow(msgspec.Struct, array_like=True, frozen=True):
+    topic_uid: int
+    name: str
+    offset: int
+    """The next one that the reader needs."""
+    ttl_us: int
+    """How long it holds from `SetPins.at_us` on; 0 lets go of it."""
+    about: str = ""
+
+
+class SetPins(Command, frozen=True):
+    """Readers renew their pins, or let go of them: those that one node heard of, in one command."""
+
+    at_us: int
+    """The proposer's time. What is older than what a pin has changes nothing of it."""
+    rows: list[PinRow]
+
+
 AnyCommand = (
     FoundCluster
     | UpsertNode
@@ -305,6 +323,7 @@ AnyCommand = (
     | TrimTopic
     | ClaimCursor
     | FlushCursors
+    | SetPins
 )
 
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyCommand)

@@ -30,6 +30,7 @@ from ister.metadata.commands import (
     ReportCopies,
     Result,
     SealSegment,
+    SetPins,
     SetReplicas,
     TrimTopic,
     UpsertNode,
@@ -43,6 +44,7 @@ from ister.metadata.nodes import (
     why_not_placed,
     why_not_proposer,
 )
+from ister.metadata.pins import set_pins
 from ister.metadata.topics import LostRange, SegmentState, TopicState
 from ister.protocol.peer import identity_fault, node_of
 
@@ -130,6 +132,8 @@ class ClusterState:
                 return self._flush_cursors(index, command)
             case ReportCopies():
                 return self._report_copies(index, command)
+            case SetPins():
+                return set_pins(index, self._by_uid, command)
             case None:
                 return Outcome(Result.REFUSED, index, "this build does not know the command")
         topic = self._by_uid.get(command.topic_uid)

@@ -112,6 +112,24 @@ class LostRange(msgspec.Struct, array_like=True, frozen=True):
     """Nothing was lost but records: what producers had sent is known."""
 
 
+class PinState(msgspec.Struct, array_like=True):
+    """How far a reader of the topic is, by what it said last (`metadata.pins`)."""
+
+    name: str
+    offset: int
+    """The next one that it needs."""
+    renewed_at_us: int
+    expires_at_us: int
+    about: str = ""
+    """What it says of itself, for people."""
+    before_offset: int = 0
+    before_us: int = 0
+    """What it said before that, and when: how fast it is. 0 if that was the first time."""
+
+    def is_live(self, now_us: int) -> bool:
+        return now_us < self.expires_at_us
+
+
 class TopicState(msgspec.Struct, array_like=True):
     name: str
     uid: int
@@ -127,6 +145,8 @@ class TopicState(msgspec.Struct, array_like=True):
     """Where GET goes on after a crash of its owner: the next offset (S4)."""
     lost: list[LostRange] = []
     """What was given up, oldest first; the newest ones, trimmed or not. The segments have their own marks."""
+    pins: list[PinState] = []
+    """Each name once; the list is replaced, not edited."""
 
     @property
     def open_segment(self) -> SegmentState:

@@ -35,6 +35,8 @@ class Kind(IntEnum):
     CONTROL = 16
     RECOVER_TOPIC = 17
     TRIM_TOPIC = 18
+    PIN_TOPIC = 19
+    LIST_PINS = 20
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True):
@@ -206,6 +208,53 @@ class TrimTopic(Message, frozen=True):
 class Trimmed(Message, frozen=True):
     start_offset: int
     """Where the topic begins now."""
+
+
+class PinTopic(Message, frozen=True):
+    """A reader says how far it is in a topic, and asks to be waited for. It says so again before `ttl_ms` are
+    over, or retention goes on without it."""
+
+    topic: str
+    name: str
+    """Of the reader; it has one pin in a topic."""
+    offset: int
+    """The next one that it needs."""
+    ttl_ms: int
+    """0 lets go of the pin."""
+    uid: int = 0
+    """Only the topic that has this uid; 0 is whichever has the name now (I3)."""
+    about: str = ""
+    """What it is, for people."""
+
+
+class Pinned(Message, frozen=True):
+    start_offset: int
+    """Where the topic begins: a reader that needs an earlier offset comes too late."""
+    expires_at_us: int
+    """By the clock of the node that answers; 0 of a pin that was let go of."""
+
+
+class ListPins(Message, frozen=True):
+    prefix: str = ""
+    """Of full names of topics, as in `ListTopics`."""
+
+
+class PinDescription(Message, frozen=True):
+    topic: str
+    topic_uid: int
+    name: str
+    offset: int
+    renewed_at_us: int
+    expires_at_us: int
+    is_live: bool
+    """Whether it holds anything back; one that ran out is shown for a day."""
+    about: str = ""
+    rate: float = 0.0
+    """Records a second between its last two renewals."""
+
+
+class PinList(Message, frozen=True):
+    pins: list[PinDescription]
 
 
 class ListTopics(Message, frozen=True):

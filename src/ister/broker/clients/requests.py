@@ -76,6 +76,8 @@ class Requests:
             Kind.CONTROL: self._control,
             Kind.RECOVER_TOPIC: self._recover_topic,
             Kind.TRIM_TOPIC: self._trim_topic,
+            Kind.PIN_TOPIC: self._pin_topic,
+            Kind.LIST_PINS: self._list_pins,
         }
 
     async def answer(self, connection: Connection, kind: int, correlation: int, header: bytes) -> None:
@@ -158,6 +160,18 @@ class Requests:
         request = decode_message(messages.TrimTopic, header)
         start = await self._broker.trim_topic(request.topic, request.before_offset, request.uid)
         self.respond(connection, correlation, messages.Trimmed(start))
+
+    async def _pin_topic(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(messages.PinTopic, header)
+        self.respond(connection, correlation, await self._broker.pins.pin(request))
+
+    async def _list_pins(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(messages.ListPins, header)
+        await self._be_current()
+        async with connection.description_slots:
+            with await connection.room_for(DESCRIPTION_BYTES):
+                names = sorted(name for name in self._broker.topics if _is_listed(name, request.prefix))
+                self.respond(connection, correlation, messages.PinList(self._broker.pins.of(names)))
 
     async def _list_topics(self, connection: Connection, correlation: int, header: bytes) -> None:
         """Each node tells of the topics that it leads; of those whose node does not, what is known here."""

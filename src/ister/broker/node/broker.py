@@ -16,6 +16,7 @@ from ister.background import Background
 from ister.broker.forward.forwarding import Forwarder
 from ister.broker.node.applying import Applying
 from ister.broker.node.data_directory import DirectoryIdentity, claim_directory
+from ister.broker.node.pins import Pins
 from ister.broker.node.raft_metrics import register_raft_metrics
 from ister.broker.node.replicas import NodeReplication
 from ister.broker.node.replication_metrics import ReplicationGauges
@@ -92,6 +93,7 @@ class Broker:
         self._creation = Creation(self)
         self._applying = Applying(self)
         self.upkeep = Upkeep(self)
+        self.pins = Pins(self)
         self._background = Background(self._fatal)
         self._has_metadata = False
         self._may_lead = asyncio.Event()

@@ -1,21 +1,32 @@
-"""What is dropped of a topic: whole sealed segments from the front of the chain, never the open one."""
+"""What is dropped of a topic: whole sealed segments from the front of the chain, never the open one.
+
+A live pin holds back what its reader has not read, up to `HELD_TIMES` the age or the size that the topic is
+set to. What lies beyond that goes, whoever reads: a reader that stands still fills no disk.
+"""
 
 from __future__ import annotations
 
+from typing import Final
+
 from ister.metadata.state import TopicState
+
+HELD_TIMES: Final = 2
+"""How many times its `retention_ms` and `retention_bytes` a topic may have for the sake of a pin."""
 
 
 def first_offset_to_keep(topic: TopicState, size: int, now_us: int) -> int:
     """The base of the first segment that retention leaves; only whole sealed segments go."""
     settings = topic.settings
     start = topic.start_offset
+    pinned = min((pin.offset for pin in topic.pins if pin.is_live(now_us)), default=None)
     for segment in topic.segments:
         if segment.end_offset is None:
             break
+        times = HELD_TIMES if pinned is not None and pinned < segment.end_offset else 1
         # Nobody knows when the last of those that were given up was appended: not after that, though.
         last_us = segment.last_append_time_us if segment.lost_from is None else segment.sealed_at_us
-        too_old = 0 < settings.retention_ms * 1000 <= now_us - last_us
-        too_large = 0 < settings.retention_bytes < size
+        too_old = 0 < settings.retention_ms * 1000 * times <= now_us - last_us
+        too_large = 0 < settings.retention_bytes * times < size
         if not (too_old or too_large):
             break
         start = segment.end_offset
