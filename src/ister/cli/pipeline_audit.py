@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ister.cli.common import client_options, parse_pairs, pass_terminal
+from ister.cli.common import QUICK, ask_broker, client_options, parse_pairs, pass_terminal
 from ister.cli.pipeline_common import SparkOptions, job_run, pipeline_options
 from ister.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from ister.cli.render_audit import AuditView
+    from ister.client.log import Log
 
 
 @click.command()
@@ -70,6 +72,12 @@ def audit(
     from ister.cli.render import render
     from ister.cli.render_audit import AuditView
 
+    for topic in topics:  # what is plainly wrong is said at once, and not after Spark has started
+        ask_broker(terminal, partial(_describe, topic), **QUICK)
+    if against is not None and to is None and catalog is None:
+        from ister.spark.jobs.lake.opening import format_at
+
+        to = format_at(against)
     with job_run(terminal, "audit", spark_options) as run:
         from ister.spark.jobs.audit import audit as audit_job
 
@@ -97,3 +105,7 @@ def audit(
 
     render(view, terminal)
     raise click.exceptions.Exit(DATA_PROBLEM if found.is_complete else INTERRUPTED)
+
+
+async def _describe(topic: str, log: Log) -> None:
+    await log.describe_topic(topic)

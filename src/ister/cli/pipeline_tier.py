@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ister.cli.common import client_options, duration, parse_pairs, pass_terminal
+from ister.cli.common import QUICK, ask_broker, client_options, duration, parse_pairs, pass_terminal
 from ister.cli.pipeline_common import JobRun, SparkOptions, job_run, pipeline_options, size
 from ister.cli.terminal import Terminal
 from ister.errors import IsterError
@@ -111,6 +111,7 @@ def tier(
         "vacuum_older_than_s": older_than / 1000 if vacuum else None,
     }
     topic = keywords.pop("topic")
+    _check(terminal, topic, keywords)
     with job_run(terminal, "tier", spark_options) as run:
         if every is not None:
             _again_and_again(terminal, run, topic, keywords, every / 1000)
@@ -122,6 +123,20 @@ def tier(
         render(view, terminal)
         raise KeyboardInterrupt("stopped before the end; the next run goes on from there")
     return view
+
+
+def _check(terminal: Terminal, topic: str, keywords: dict[str, Any]) -> None:
+    """What is plainly wrong is said at once, and not after Spark has started."""
+    from ister.spark.jobs.lake.opening import Target
+
+    Target(
+        keywords["to"],
+        keywords["path"],
+        keywords["catalog"],
+        keywords["catalog_properties"],
+        keywords["table"],
+    ).check()
+    ask_broker(terminal, lambda log: log.describe_topic(topic), **QUICK)
 
 
 def _round(run: JobRun, topic: str, keywords: dict[str, Any]) -> TierView:

@@ -71,3 +71,11 @@ def values_of(table: pa.Table) -> list[Any]:
 def offsets_of(table: pa.Table) -> Sequence[int]:
     found: list[int] = table.column("offset").to_pylist()
     return found
+
+
+def flip_a_byte(data_dir: Path, behind: bytes) -> None:
+    """In the one file of a stopped broker that has these bytes: the last of them."""
+    (path,) = [each for each in data_dir.rglob("*") if each.is_file() and behind in each.read_bytes()]
+    data = bytearray(path.read_bytes())
+    data[data.index(behind) + len(behind) - 1] ^= 0x01
+    path.write_bytes(data)

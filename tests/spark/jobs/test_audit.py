@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from job_helpers import data_files, new_topic, numbered
+from job_helpers import data_files, flip_a_byte, new_topic, numbered
 
 from ister import sync
 from ister.errors import ConfigError, ObjectNotFound, TableMismatch, UnknownTopic
@@ -82,14 +82,6 @@ def test_a_flipped_byte_is_found_with_the_offsets_of_its_frame(spark: SparkSessi
     assert found(report) == [("checksum", 50, 100)]
     assert [part.is_clean for part in report.topics[0].segments] == [False, True, True]
     assert "offsets 50 to 99" in report.topics[0].findings[0].what
-
-
-def flip_a_byte(data_dir: Path, behind: bytes) -> None:
-    holding = [path for path in data_dir.rglob("*") if path.is_file() and behind in path.read_bytes()]
-    assert len(holding) == 1, holding
-    data = bytearray(holding[0].read_bytes())
-    data[data.index(behind) + len(behind) - 1] ^= 0x01
-    holding[0].write_bytes(data)
 
 
 # A table against its topic.

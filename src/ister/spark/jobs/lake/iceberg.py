@@ -52,7 +52,7 @@ class IcebergTable:
     @classmethod
     def create(cls, catalog: Catalog, name: str, origin: Origin, schema: pa.Schema) -> IcebergTable:
         """Make it, or open the one that somebody else made at this moment."""
-        from pyiceberg.exceptions import TableAlreadyExistsError
+        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
         try:
             if "." in name:
@@ -64,11 +64,12 @@ class IcebergTable:
                 if transform is not None:
                     with making.update_spec() as spec:
                         spec.add_field("timestamp", transform, f"timestamp_{transform}")
-        except TableAlreadyExistsError:
-            pass
-        found = cls.open(catalog, name)
-        assert found is not None
-        return found
+        except (TableAlreadyExistsError, CommitFailedException):
+            found = cls.open(catalog, name)
+            if found is None:
+                raise
+            return found
+        return cls(catalog, name, catalog.load_table(name))
 
     @property
     def location(self) -> str:

@@ -1,0 +1,194 @@
+"""Tables by themselves: a commit is taken once and from where the table is, orphans go, others are let be."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from job_helpers import DAY_US, FIRST_DAY_US, data_files, offsets_of, read_table
+
+from ister.errors import ConfigError, TableMismatch
+from ister.spark.jobs.lake.opening import Target, find_table, open_table
+from ister.spark.jobs.lake.table import Coverage, DataFile, LakeTable, Origin
+from ister.spark.jobs.tiering.files import FileSet
+from ister.spark.jobs.tiering.plan import log_schema
+
+pytestmark = pytest.mark.spark
+
+FORMATS = ("parquet", "delta", "iceberg")
+ORIGIN = Origin("c1", "default/orders", 7, partition_by="date")
+
+
+@pytest.fixture(params=FORMATS)
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+    return Target(request.param, str(tmp_path / "lake"))
+
+
+def opened(target: Target, origin: Origin = ORIGIN) -> LakeTable:
+    return open_table(target, origin, log_schema())
+
+
+def written(table: LakeTable, start: int, end: int) -> list[DataFile]:
+    """Rows of these offsets in files that no commit names."""
+    files = FileSet(table.location, log_schema(), "date", 1 << 20, f"{start}-{end}", False)
+    count = end - start
+    columns = {
+        "offset": pa.array(range(start, end), pa.int64()),
+        "timestamp": pa.array(
+            [FIRST_DAY_US + n % 2 * DAY_US for n in range(count)], pa.timestamp("us", "UTC")
+        ),
+        "timestampType": pa.array([0] * count, pa.int32()),
+        "key": pa.nulls(count, pa.binary()),
+        "value": pa.array([b"v%d" % n for n in range(start, end)], pa.binary()),
+        "headers": pa.nulls(count, log_schema().field("headers").type),
+    }
+    files.add(pa.RecordBatch.from_arrays([columns[name] for name in log_schema().names], schema=log_schema()))
+    return files.finish()
+
+
+def offsets(target: Target) -> list[int]:
+    assert target.path is not None
+    return list(offsets_of(read_table(target.to, target.path, "orders")))
+
+
+def test_a_commit_is_the_files_and_how_far_the_table_is(target: Target) -> None:
+    table = opened(target)
+    assert table.coverage() is None
+    files = written(table, 0, 10)
+    assert table.commit(files, None, Coverage(0, 10))
+    again = opened(target)
+    assert again.coverage() == Coverage(0, 10)
+    assert again.origin() == ORIGIN
+    assert offsets(target) == list(range(10))
+    assert sorted((each.first_offset, each.last_offset, each.records) for each in again.files()) == [
+        (0, 8, 5), (1, 9, 5),
+    ]  # fmt: skip
+
+
+def test_a_commit_that_is_repeated_adds_nothing(target: Target) -> None:
+    table = opened(target)
+    files = written(table, 0, 10)
+    assert table.commit(files, None, Coverage(0, 10))
+    assert not table.commit(files, None, Coverage(0, 10))
+    assert not opened(target).commit(files, None, Coverage(0, 10))
+    assert offsets(target) == list(range(10))
+
+
+def test_of_two_jobs_that_begin_at_one_offset_one_is_taken(target: Target) -> None:
+    one, other = opened(target), opened(target)
+    assert one.commit(written(one, 0, 5), None, Coverage(0, 5))
+    stale = other.coverage()
+    assert one.commit(written(one, 5, 9), stale, Coverage(0, 9))
+    assert not other.commit(written(other, 5, 12), stale, Coverage(0, 12))
+    assert other.coverage() == Coverage(0, 9)
+    assert offsets(target) == list(range(9))
+
+
+def test_two_commits_at_the_same_moment_are_one(target: Target) -> None:
+    """Each looks where the table is before it commits; the format itself must still decide between them."""
+    tables = [opened(target) for _ in range(4)]
+    files = [written(table, 0, 5) for table in tables]
+    together = threading.Barrier(len(tables))
+    taken: list[bool] = []
+
+    def commit(table: LakeTable, mine: list[DataFile]) -> None:
+        together.wait()
+        taken.append(table.commit(mine, None, Coverage(0, 5)))
+
+    threads = [threading.Thread(target=commit, args=each) for each in zip(tables, files, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == [False, False, False, True]
+    assert offsets(target) == list(range(5))
+
+
+def test_gaps_are_kept_with_the_table(target: Target) -> None:
+    table = opened(target)
+    first = Coverage(0, 30, ((0, 20),))
+    assert table.commit(written(table, 20, 30), None, first)
+    second = Coverage(0, 50, ((0, 20), (35, 40)))
+    assert table.commit(written(table, 30, 35) + written(table, 40, 50), first, second)
+    assert opened(target).coverage() == second
+
+
+def test_the_vacuum_takes_what_no_commit_names_and_is_old(target: Target) -> None:
+    table = opened(target)
+    table.commit(written(table, 0, 10), None, Coverage(0, 10))
+    named = set(data_files(target.path or ""))
+    written(table, 10, 20)
+    orphans = set(data_files(target.path or "")) - named
+    assert len(orphans) == 2
+    assert table.vacuum(3600) == []
+    for each in orphans | named:
+        os.utime(each, (1_000_000_000, 1_000_000_000))
+    assert len(table.vacuum(3600)) == 2
+    assert set(data_files(target.path or "")) == named
+    assert offsets(target) == list(range(10))
+
+
+def test_the_vacuum_lets_files_of_others_be(target: Target) -> None:
+    table = opened(target)
+    table.commit(written(table, 0, 10), None, Coverage(0, 10))
+    foreign = Path(table.location) / "notes.parquet"
+    foreign.write_bytes(b"somebody's")
+    os.utime(foreign, (1_000_000_000, 1_000_000_000))
+    assert table.vacuum(3600) == []
+    assert foreign.exists()
+
+
+def test_a_commit_of_somebody_else_is_in_nobodys_way(tmp_path: Path) -> None:
+    """Compaction of a Delta table between two of ours."""
+    from deltalake import DeltaTable
+
+    target = Target("delta", str(tmp_path))
+    table = opened(target)
+    for start in (0, 5):
+        covered = table.coverage()
+        table.commit(written(table, start, start + 5), covered, Coverage(0, start + 5))
+    DeltaTable(str(tmp_path)).optimize.compact()
+    assert table.commit(written(table, 10, 12), Coverage(0, 10), Coverage(0, 12))
+    assert offsets(target) == list(range(12))
+
+
+def test_a_property_set_on_an_iceberg_table_meanwhile_is_in_nobodys_way(tmp_path: Path) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    target = Target("iceberg", str(tmp_path))
+    table = opened(target)
+    table.commit(written(table, 0, 5), None, Coverage(0, 5))
+    catalog = SqlCatalog("ister", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}")
+    with catalog.load_table("default.orders").transaction() as change:
+        change.set_properties(owner="somebody")
+    assert table.commit(written(table, 5, 7), Coverage(0, 5), Coverage(0, 7))
+    assert offsets(target) == list(range(7))
+    assert catalog.load_table("default.orders").properties["owner"] == "somebody"
+
+
+def test_a_table_that_others_made_is_refused(tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    DeltaTable.create(str(tmp_path), schema=log_schema())
+    with pytest.raises(TableMismatch, match="was not made by Ister"):
+        opened(Target("delta", str(tmp_path)))
+
+
+def test_another_clusters_topic_of_the_same_name_is_another_topic(target: Target) -> None:
+    opened(target)
+    with pytest.raises(TableMismatch, match="of the cluster c1, not of c2"):
+        opened(target, Origin("c2", "default/orders", 7, partition_by="date"))
+
+
+def test_a_manifest_needs_a_directory() -> None:
+    with pytest.raises(Exception, match="for a directory") as caught:
+        find_table(Target("parquet", "s3://bucket/table"), "default/orders")
+    assert "--to delta" in caught.value.hint  # type: ignore[attr-defined]
+
+
+def test_a_catalog_that_can_not_be_opened_says_how_to_describe_it() -> None:
+    with pytest.raises(ConfigError, match="the catalog 'none-such'"):
+        find_table(Target("iceberg", None, "none-such"), "default/orders")

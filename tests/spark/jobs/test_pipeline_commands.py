@@ -1,0 +1,173 @@
+"""`ister pipeline` as a script meets it: exit codes, one object of JSON, a service that ends when told to."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from job_helpers import flip_a_byte, new_topic, numbered, offsets_of, read_delta, read_parquet
+
+from ister import sync
+from ister.cli.main import run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+CALL = "import sys; from ister.cli.main import main; sys.argv[0] = 'ister'; main()"
+PATIENCE_S = 120
+
+
+@pytest.fixture
+def cli(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> Any:
+    """Run `ister` in this process, on the session that all tests share, which no command may stop."""
+    monkeypatch.setattr(type(spark), "stop", lambda _self: None)
+
+    def call(*args: str) -> tuple[int, str, str]:
+        code = run(args, {})
+        captured = capsysbinary.readouterr()
+        return code, captured.out.decode(), captured.err.decode()
+
+    return call
+
+
+def test_tier_says_what_it_did_and_that_nothing_is_left_to_do(
+    cli: Any, log: sync.Log, bootstrap: str, tmp_path: Path
+) -> None:
+    topic = new_topic("told")
+    log.append(topic, numbered(0, 120))
+    command = ["pipeline", "tier", topic, "--to", "delta", "--path", str(tmp_path), "--bootstrap", bootstrap]
+    code, out, err = cli(*command, "--output", "json")
+    assert (code, err) == (0, "")
+    entry = json.loads(out)
+    assert (entry["job"], entry["topic"], entry["complete"]) == ("tier", f"default/{topic}", True)
+    assert (entry["start_offset"], entry["next_offset"], entry["records"]) == (0, 120, 120)
+    code, out, _ = cli(*command)
+    assert (code, out) == (0, f"{tmp_path} has all of default/{topic}: offsets up to 119\n")
+
+
+def test_audit_exits_with_0_only_if_all_holds(cli: Any, own_broker: Any, tmp_path: Path) -> None:
+    with sync.connect(own_broker.address) as log:
+        topic = new_topic("audited")
+        log.create_topic(topic, segment_records=100)
+        for start in range(0, 250, 50):
+            log.append(topic, numbered(start, start + 50))
+    command = ["pipeline", "audit", topic, "--bootstrap", own_broker.address]
+    code, out, _ = cli(*command, "--report", str(tmp_path / "clean.html"))
+    assert code == 0
+    assert out.splitlines()[-1].startswith(f"clean: all of default/{topic} holds")
+    own_broker.stop()
+    flip_a_byte(own_broker.data_dir, behind=b"record 60")
+    own_broker.start()
+    code, out, _ = cli(*command, "--report", str(tmp_path / "damaged.html"))
+    assert code == 5
+    assert f"checksum default/{topic} segment 1: offsets 50 to 99: " in out
+    assert out.splitlines()[-1].startswith("NOT clean: 1 finding")
+    code, out, err = cli(*command, "--output", "json")
+    assert (code, err) == (5, "")
+    entry = json.loads(out)
+    assert entry["clean"] is False
+    assert [(each["check"], each["start"], each["end"]) for each in entry["findings"]] == [
+        ("checksum", 50, 100)
+    ]
+    for name, words in (("clean", "None: all that was checked holds."), ("damaged", "offsets 50 to 99")):
+        page = (tmp_path / f"{name}.html").read_text()
+        assert words in page
+        assert "http" not in page.replace("http-equiv", "")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["tier", "nowhere", "--to", "parquet", "--path", "/nowhere"], 4, "unknown-topic"),
+        (["tier", "orders", "--to", "csv", "--path", "x"], 2, "is not one of"),
+        (["tier", "orders", "--to", "delta"], 2, "needs a path"),
+        (["tier", "orders", "--to", "delta", "--path", "x", "--decode", "json"], 2, "go together"),
+        (
+            ["tier", "orders", "--to", "delta", "--path", "x", "--once", "--every", "1m"],
+            2,
+            "exclude each other",
+        ),
+        (["audit"], 2, "name topics, or give --all"),
+        (["audit", "nowhere"], 4, "unknown-topic"),
+    ],
+)
+def test_what_is_wrong_has_its_exit_code(
+    cli: Any, bootstrap: str, args: list[str], code: int, said: str
+) -> None:
+    found, _, err = cli("pipeline", *args, "--bootstrap", bootstrap)
+    assert (found, said in err) == (code, True), err
+
+
+@contextmanager
+def ister(*args: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of its own, ended with all that it started."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CALL, *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def next_line(process: subprocess.Popen[bytes]) -> bytes:
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
+    assert ready, "nothing was said"
+    return process.stdout.readline()
+
+
+@pytest.mark.slow
+def test_a_service_goes_on_and_ends_cleanly_at_sigterm(log: sync.Log, bootstrap: str, tmp_path: Path) -> None:
+    topic = new_topic("served")
+    log.append(topic, numbered(0, 50))
+    where = ["--to", "delta", "--path", str(tmp_path), "--bootstrap", bootstrap, "--output", "json"]
+    with ister("pipeline", "tier", topic, *where, "--every", "200ms", "--master", "local[1]") as process:
+        assert json.loads(next_line(process))["next_offset"] == 50
+        log.append(topic, numbered(50, 80))
+        entry = json.loads(next_line(process))
+        assert (entry["start_offset"], entry["next_offset"]) == (50, 80)
+        process.terminate()
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out) == (0, b""), err
+    assert offsets_of(read_delta(tmp_path)) == list(range(80))
+
+
+@pytest.mark.slow
+def test_a_job_that_is_killed_leaves_a_table_that_the_next_one_completes(
+    cli: Any, log: sync.Log, bootstrap: str, tmp_path: Path
+) -> None:
+    topic = new_topic("shot")
+    for start in range(0, 5_000, 100):
+        log.append(topic, numbered(start, start + 100))
+    where = ["--to", "parquet", "--path", str(tmp_path), "--bootstrap", bootstrap]
+    command = ["pipeline", "tier", topic, *where, "--file-size", "4KiB"]
+    with ister(*command, "--master", "local[1]") as process:
+        deadline = time.monotonic() + PATIENCE_S
+        while not any(tmp_path.rglob("ister-*.parquet")) and time.monotonic() < deadline:
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+    code, out, err = cli(*command, "--output", "json")
+    assert code == 0, err
+    assert json.loads(out)["next_offset"] == 5_000
+    assert offsets_of(read_parquet(tmp_path)) == list(range(5_000))
