@@ -81,7 +81,7 @@ def _notes(pin: PinDescription, lag: Lag | None, paint: Paint) -> list[str]:
     elif lag.lost:
         notes.append(paint("red", f"{lag.lost:,} records that it needs are trimmed"))
     if not pin.is_live:
-        notes.append(paint("yellow", "not renewed in time: holds nothing back"))
+        notes.append(paint("yellow", "ended, or not renewed in time: holds nothing back"))
     return notes
 
 

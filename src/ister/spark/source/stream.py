@@ -27,7 +27,7 @@ from ister.spark.options import StreamOptions
 from ister.spark.ranges import Loss, OffsetRange
 from ister.spark.schema import arrow_schema, check_read_schema
 from ister.spark.source.offsets import stream_offset
-from ister.spark.source.pin import NoPin
+from ister.spark.source.pinning import BrokerPins
 from ister.spark.source.triggers import StreamPlanner
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class IsterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _plan(self) -> StreamPlanner:
         if self._planner is None:
             self._log = sync.connect(self._options.read.bootstrap).__enter__()
-            self._planner = StreamPlanner(self._options, self._log, SystemClock(), NoPin())
+            self._planner = StreamPlanner(self._options, self._log, SystemClock(), BrokerPins(self._log))
         return self._planner
 
     # In a task.
