@@ -23,22 +23,26 @@ from bench.machine import machine_facts
 from bench.peers.kafka import Kafka
 from bench.peers.kafka_cluster import KafkaCluster
 from bench.peers.nats import Nats
-from bench.peers.peer import Missing, Peer
+from bench.peers.peer import LARGE_BYTES, Missing, Peer
 from bench.peers.redis import Redis
 from bench.replication.failover import measure_failover
 from bench.replication.measure import measure_replicated
 from bench.report import draw, figures, fill_figures
-from ister.bench.figures import Fields, rounded
+from ister.bench.figures import Fields, rounded, unsteady
 from ister.bench.target import scratch_directory
 from ister.bench.workload import Workload
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 ISTER: Final = (sys.executable, "-c", "from ister.cli.main import main; main()")
 PEERS: Final[tuple[Peer, ...]] = (Redis(), Nats(), Kafka())
+PEERS_OF_THREE: Final[tuple[Peer, ...]] = (KafkaCluster(),)
+"""What has three nodes, too."""
+RECORDS: Final = 5_000_000
+"""Of 100 B, in each run of batches, Ister's and the peers': some segments full."""
 
 SCENARIOS: Final = {
-    "append": ("append", {"size": 100, "batch": 1000, "records": 1_000_000}),
-    "append_1k": ("append", {"size": 1024, "batch": 1000, "records": 150_000}),
+    "append": ("append", {"size": 100, "batch": 1000, "records": RECORDS}),
+    "append_1k": ("append", {"size": LARGE_BYTES, "batch": 1000, "records": RECORDS // 5}),
     "latency": ("latency", {"size": 100, "records": 3000}),
     "fanin": ("fanin", {"size": 100, "connections": 64, "in-flight": 16, "records": 200_000}),
     "read": ("read", {"size": 1024, "batch": 1000, "records": 300_000}),
@@ -52,12 +56,12 @@ CLUSTER: Final[dict[str, tuple[Callable[[Path, int], dict[str, Any]], int]]] = {
 }
 """What takes three nodes: by name in the results, how it is measured, and how many times."""
 REPLICATED: Final = "replicated"
-REPLICATED_THOUSANDS: Final = 900
-"""One part, several results. So many fit into a topic's first segment: no rollover is among them."""
+REPLICATED_RECORDS: Final = 4_000_000
+"""Of 100 B, in each run on three nodes."""
 QUICK_PART: Final = 20
 HELP_RUNS: Final = 11
-PEER_REPEATS: Final = 5
-CLUSTER_PEER_REPEATS: Final = 3
+PEER_REPEATS: Final = 3
+LONE_RECORDS: Final = 3000
 
 
 def say(text: str) -> None:
@@ -114,7 +118,7 @@ def measure_cluster(quick: bool, only: Sequence[str]) -> dict[str, dict[str, Any
         say(f"three nodes: {REPLICATED}")
         with scratch_directory() as directory:
             part = QUICK_PART if quick else 1
-            results |= measure_replicated(directory, REPLICATED_THOUSANDS // part)
+            results |= measure_replicated(directory, REPLICATED_RECORDS // 1000 // part)
     return results
 
 
@@ -138,20 +142,26 @@ def measure_peer(peer: Peer, work: Workload, lone: Workload) -> dict[str, Any]:
     return {**facts, **results}
 
 
-def measure_peers(quick: bool, repeats: int | None) -> dict[str, Any]:
+def measure_peers(quick: bool, repeats: int | None, only: Sequence[str]) -> dict[str, Any]:
     part, repeats = QUICK_PART if quick else 1, repeats or PEER_REPEATS
-    work = Workload(records=2_000_000 // part, size=100, batch=1000, in_flight=8, repeats=repeats)
-    lone = Workload(records=3000 // part, size=100, batch=1, in_flight=1, repeats=repeats)
-    return {peer.name: measure_peer(peer, work, lone) for peer in PEERS}
+    lone = Workload(records=LONE_RECORDS // part, size=100, batch=1, in_flight=1, repeats=repeats)
+    results: dict[str, Any] = {}
+    for peers, records in ((PEERS_OF_THREE, REPLICATED_RECORDS), (PEERS, RECORDS)):
+        work = Workload(records=records // part, size=100, batch=1000, in_flight=8, repeats=repeats)
+        for peer in peers:
+            if not only or peer.name in only:
+                results[peer.name] = measure_peer(peer, work, lone)
+    return results
 
 
-def measure_peer_cluster(quick: bool, repeats: int | None) -> dict[str, Any]:
-    """What has three nodes, too."""
-    part, repeats = QUICK_PART if quick else 1, repeats or CLUSTER_PEER_REPEATS
-    work = Workload(records=1_000_000 // part, size=100, batch=1000, in_flight=8, repeats=repeats)
-    lone = Workload(records=1000 // part, size=100, batch=1, in_flight=1, repeats=repeats)
-    peer = KafkaCluster()
-    return {peer.name: measure_peer(peer, work, lone)}
+def tell_of_unsteady(results: dict[str, Any], path: str = "") -> None:
+    """Name every part beside which the bare loop was much faster once than another time."""
+    warning = unsteady(results)
+    if warning:
+        say(f"warning: {path.strip('.')}: {warning}")
+    for name, value in results.items():
+        if isinstance(value, dict):
+            tell_of_unsteady(value, f"{path}.{name}")
 
 
 def keep(results: Results, root: Path) -> None:
@@ -174,7 +184,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         nargs="+",
-        choices=[*SCENARIOS, *CLUSTER, REPLICATED],
+        choices=[*SCENARIOS, *CLUSTER, REPLICATED, *(peer.name for peer in (*PEERS, *PEERS_OF_THREE))],
         default=[],
         help="print these, keep nothing",
     )
@@ -191,12 +201,7 @@ def main(arguments: Sequence[str]) -> int:
     if not asked.peers:
         own |= measure_ister(asked.quick, asked.repeats, asked.only)
         own |= measure_cluster(asked.quick, asked.only)
-    peers: dict[str, Any] = {}
-    if not asked.no_peers:
-        if not asked.only or REPLICATED in asked.only:
-            peers |= measure_peer_cluster(asked.quick, asked.repeats)
-        if not asked.only:
-            peers |= measure_peers(asked.quick, asked.repeats)
+    peers = {} if asked.no_peers else measure_peers(asked.quick, asked.repeats, asked.only)
     results: Results = {
         "measured_at": time.strftime("%Y-%m-%d", time.gmtime()),
         "quick": asked.quick,
@@ -204,6 +209,7 @@ def main(arguments: Sequence[str]) -> int:
         "ister": own,
         "peers": peers,
     }
+    tell_of_unsteady({"ister": own, "peers": peers})
     partial = asked.only or asked.peers
     if partial or asked.dry_run:
         print(json.dumps(results, indent=2))

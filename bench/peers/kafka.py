@@ -1,47 +1,51 @@
-"""Kafka: one KRaft node, driven by its own ProducerPerformance, with and without a sync for each write.
+"""Kafka: one KRaft node and its own client, both warm, at the settings that its documents give.
 
 The jars come from Maven Central into a cache directory, when the person asks for it (`install.sh`); this file
-only looks whether they are there. `append` has flush.messages=1 and acks=all: synced before it is
-acknowledged, as the others are. `append_unsynced` is Kafka as it is usually run. Lone records go one to a
-request and one request at a time, as fast as they are answered; their latencies are of another run, at a
-hundred a second, and in whole milliseconds: the tool has no finer ones.
+only looks whether they are there. `append` has flush.messages=1 and acks=all: each batch is synced before it
+is acknowledged, as the others are. `..._unsynced` is the same without the flush, as Kafka is usually run.
+Each is run once to warm up, then timed. Segments are as large as Ister's, so that both pass from one to the
+next.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
 import subprocess
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Final, NamedTuple
 
-from bench.peers.peer import Found, Missing, beside_raw, free_port, server
+from bench.peers.kafka_load import (
+    AS_KAFKA_STARTS_IT,
+    BATCH_BYTES,
+    LINGER_MS,
+    KafkaLoad,
+    can_compile,
+    jars_directory,
+    running_load,
+    tool,
+)
+from bench.peers.peer import Found, Missing, beside_raw, free_port, large_work, server
 from ister.bench.figures import Fields, Repetition, rounded, summarise
 from ister.bench.target import peak_rss_bytes
 from ister.bench.workload import Workload
 
-LONE_PER_SECOND = 100
-SYNCED = ("--config", "flush.messages=1")
-_LAST_LINE = re.compile(
-    r"^(?P<records>\d+) records sent, (?P<rate>[\d.]+) records/sec .*?"
-    r"(?P<p50>\d+) ms 50th, \d+ ms 95th, (?P<p99>\d+) ms 99th, (?P<p999>\d+) ms 99.9th",
-    re.MULTILINE,
-)
+SYNCED: Final = ("flush.messages=1",)
+SEGMENTS: Final = ("segment.bytes=268435456", "file.delete.delay.ms=1000")
+SETTINGS: Final = f"acks=all, batch.size {BATCH_BYTES:,}, linger.ms {LINGER_MS}"
+PARTITIONS: Final = 3
 
 
-def jars_directory() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "ister-bench" / "kafka"
+class Part(NamedTuple):
+    """One thing to measure, flushed and not."""
 
-
-def java() -> str | None:
-    home = os.environ.get("JAVA_HOME")
-    return str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    name: str
+    work: Workload
+    partitions: int = 1
 
 
 class Kafka:
@@ -49,47 +53,83 @@ class Kafka:
 
     def find(self) -> Found | Missing:
         core = sorted(jars_directory().glob("kafka_2.13-*.jar"))
-        if not core or java() is None:
-            return Missing("sh bench/peers/install.sh kafka (needs Java 17 and mvn)")
+        if not core or not can_compile():
+            return Missing("sh bench/peers/install.sh kafka (needs a JDK of 17 or newer, and mvn)")
         version = core[-1].stem.rpartition("-")[2]
-        return Found(version, "one KRaft node, acks=all, flush.messages=1")
+        return Found(version, f"one KRaft node, {SETTINGS}, flush.messages=1")
 
     def run(self, work: Workload, lone: Workload, directory: Path) -> dict[str, Fields]:
         port, controller = free_port(), free_port()
-        bootstrap = f"127.0.0.1:{port}"
         config = write_config(directory, port, controller)
         format_storage(config, new_cluster_id())
-        with server(tool("kafka.Kafka", str(config), memory="1g"), directory, port) as process_id:
-            results: dict[str, Fields] = {}
-            for mode, asked, options in (
-                ("append", work, SYNCED),
-                ("append_unsynced", work, ()),
-                ("latency", lone, SYNCED),
-            ):
-                topic = f"bench-{mode}"
-                create_topic(topic, bootstrap, options)
-                results[mode] = measure(
-                    topic,
-                    bootstrap,
-                    asked,
-                    [process_id],
-                    partial(beside_raw, asked, directory=directory),
-                    lone=mode == "latency",
-                )
-            return results
+        parts = (
+            Part("append", work),
+            Part("append_three", work, PARTITIONS),
+            Part("append_1k", large_work(work)),
+            Part("latency", lone),
+        )
+        with (
+            server(broker(config), directory, port) as process_id,
+            running_load(f"127.0.0.1:{port}", directory) as load,
+        ):
+            return measure_parts(
+                load, parts, [process_id], lambda asked: partial(beside_raw, asked, directory=directory)
+            )
 
 
-def tool(main: str, *arguments: str, memory: str = "512m") -> list[str]:
-    program = java()
-    assert program is not None
-    return [program, f"-Xmx{memory}", "-cp", f"{jars_directory()}/*", main, *arguments]
+def measure_parts(
+    load: KafkaLoad,
+    parts: Sequence[Part],
+    process_ids: Sequence[int],
+    beside: Callable[[Workload], Callable[[float, list[float]], Repetition]],
+    *,
+    replicas: int = 1,
+    options: Sequence[str] = (),
+) -> dict[str, Fields]:
+    results: dict[str, Fields] = {}
+    for part in parts:
+        for suffix, synced in (("", SYNCED), ("_unsynced", ())):
+            topic = f"bench-{part.name}{suffix}".replace("_", "-")
+            load.create_topic(
+                topic, (*synced, *SEGMENTS, *options), partitions=part.partitions, replicas=replicas
+            )
+            results[part.name + suffix] = measure(
+                load, topic, part.work, process_ids, beside(in_its_batches(part.work))
+            )
+            load.delete_topic(topic)
+    return results
 
 
-def call(main: str, *arguments: str) -> str:
-    done = subprocess.run(tool(main, *arguments), capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"{main} failed: {(done.stdout + done.stderr)[-1000:]}")
-    return done.stdout
+def measure(
+    load: KafkaLoad,
+    topic: str,
+    work: Workload,
+    process_ids: Sequence[int],
+    beside: Callable[[float, list[float]], Repetition],
+) -> Fields:
+    """Once to warm up, then timed. `beside` adds the bare loop to what was measured."""
+    produce = load.lone if work.batch_records == 1 else load.batches
+    produce(topic, work.total_records, work.size)
+    runs, repetitions = [], []
+    for _ in range(work.repeats):
+        run = produce(topic, work.total_records, work.size)
+        runs.append(run)
+        repetitions.append(beside(run.seconds, [run.p50_ms / 1000]))
+    percentiles = {
+        name: rounded(median(getattr(run, name) for run in runs)) for name in ("p50_ms", "p99_ms", "p999_ms")
+    }
+    return {**summarise(repetitions, max(map(peak_rss_bytes, process_ids))), **percentiles}
+
+
+def in_its_batches(work: Workload) -> Workload:
+    """For the bare loop: what Kafka syncs is a batch of its client's making."""
+    if work.batch_records == 1:
+        return work
+    return replace(work, batch=max(BATCH_BYTES // work.size, 1), in_flight=1)
+
+
+def broker(config: Path) -> list[str]:
+    return tool("kafka.Kafka", str(config), memory="1g", options=("-Xms1g", *AS_KAFKA_STARTS_IT))
 
 
 def write_config(directory: Path, port: int, controller: int, **more: str) -> Path:
@@ -117,63 +157,7 @@ def new_cluster_id() -> str:
 
 
 def format_storage(config: Path, cluster: str) -> None:
-    call("kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", str(config))
-
-
-def create_topic(
-    topic: str, bootstrap: str, options: tuple[str, ...], *, partitions: int = 1, replicas: int = 1
-) -> None:
-    call(
-        "org.apache.kafka.tools.TopicCommand",
-        *("--bootstrap-server", bootstrap, "--create", "--topic", topic),
-        *("--partitions", str(partitions), "--replication-factor", str(replicas), *options),
-    )
-
-
-def measure(
-    topic: str,
-    bootstrap: str,
-    work: Workload,
-    process_ids: Sequence[int],
-    beside: Callable[[float, list[float]], Repetition],
-    *,
-    lone: bool,
-) -> Fields:
-    """The tool's own figures: it says how many records a second, and the latencies. `beside` is given both,
-    and adds the bare loop."""
-    settings = (
-        {"linger.ms": 0, "batch.size": 0} if lone else {"linger.ms": 5, "batch.size": batch_bytes(work)}
-    )
-    settings["max.in.flight.requests.per.connection"] = 1 if lone else 5
-    produce(topic, bootstrap, work, settings)  # the virtual machine compiles what it runs often
-    runs = [produce(topic, bootstrap, work, settings) for _ in range(work.repeats)]
-    repetitions = [beside(work.total_records / run["rate"], [run["p50"] / 1000]) for run in runs]
-    paced = [produce(topic, bootstrap, work, settings, per_second=LONE_PER_SECOND)] if lone else runs
-    percentiles = {
-        f"{name}_ms": rounded(median(run[name] for run in paced)) for name in ("p50", "p99", "p999")
-    }
-    return {**summarise(repetitions, max(map(peak_rss_bytes, process_ids))), **percentiles}
-
-
-def batch_bytes(work: Workload) -> int:
-    return work.batch_records * (work.size + 16)
-
-
-def produce(
-    topic: str, bootstrap: str, work: Workload, settings: dict[str, int], *, per_second: int = -1
-) -> dict[str, float]:
-    properties = [
-        f"bootstrap.servers={bootstrap}",
-        "acks=all",
-        f"max.request.size={max(batch_bytes(work) * 2, 1 << 20)}",
-        *(f"{name}={value}" for name, value in settings.items()),
-    ]
-    said = call(
-        "org.apache.kafka.tools.ProducerPerformance",
-        *("--topic", topic, "--num-records", str(work.total_records), "--record-size", str(work.size)),
-        *("--throughput", str(per_second), "--producer-props", *properties),
-    )
-    found = list(_LAST_LINE.finditer(said))
-    if not found:
-        raise RuntimeError(f"ProducerPerformance said what nobody can read: {said[-500:]}")
-    return {name: float(found[-1][name]) for name in ("rate", "p50", "p99", "p999")}
+    command = tool("kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", str(config))
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"Kafka's storage was not formatted: {(done.stdout + done.stderr)[-1000:]}")

@@ -11,29 +11,30 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from bench.peers.kafka import (
-    SYNCED,
+    SETTINGS,
     Kafka,
-    create_topic,
+    Part,
+    broker,
     format_storage,
-    measure,
+    measure_parts,
     new_cluster_id,
-    tool,
     write_config,
 )
-from bench.peers.peer import START_SECONDS, Found, Missing, free_port, server
+from bench.peers.kafka_load import KafkaLoad, running_load
+from bench.peers.peer import START_SECONDS, Found, Missing, free_port, large_work, server
 from bench.replication.raw import time_copies
 from ister.bench.figures import Fields, Repetition
 from ister.bench.workload import Workload
 
 BROKERS: Final = (1, 2, 3)
 MIN_IN_SYNC: Final = 2
-DURABLE: Final = ("--config", f"min.insync.replicas={MIN_IN_SYNC}")
+DURABLE: Final = (f"min.insync.replicas={MIN_IN_SYNC}",)
 
 
 @dataclass(frozen=True)
@@ -49,39 +50,34 @@ class KafkaCluster:
         found = Kafka().find()
         if isinstance(found, Missing):
             return found
-        how = f"three brokers, replication 3, acks=all, min.insync.replicas={MIN_IN_SYNC}, flush.messages=1"
+        how = f"three brokers, replication 3, {SETTINGS}, min.insync.replicas={MIN_IN_SYNC}, flush.messages=1"
         return Found(found.version, how)
 
     def run(self, work: Workload, lone: Workload, directory: Path) -> dict[str, Fields]:
-        large = replace(work, size=1024, records=max(work.records * 3 // 20, work.batch_records))
+        large = large_work(work)
         parts = (
-            ("append", work, len(BROKERS)),
-            ("append_one", work, 1),
-            ("append_1k", large, len(BROKERS)),
-            ("append_1k_one", large, 1),
-            ("latency", lone, 1),
+            Part("append", work, len(BROKERS)),
+            Part("append_one", work),
+            Part("append_1k", large, len(BROKERS)),
+            Part("append_1k_one", large),
+            Part("latency", lone),
         )
-        results: dict[str, Fields] = {}
         raw = directory / "raw"
         raw.mkdir()
-        with running_brokers(directory) as cluster:
-            for name, asked, partitions in parts:
-                for suffix, options in (("", (*SYNCED, *DURABLE)), ("_unsynced", DURABLE)):
-                    topic = f"bench-{name}{suffix}".replace("_", "-")
-                    create_when_ready(topic, cluster.bootstrap, options, partitions)
-                    results[name + suffix] = measure(
-                        topic,
-                        cluster.bootstrap,
-                        asked,
-                        cluster.process_ids,
-                        partial(beside_copies, asked, directory=raw),
-                        lone=name == "latency",
-                    )
-        return results
+        with running_brokers(directory) as cluster, running_load(cluster.bootstrap, directory) as load:
+            wait_for_all(load)
+            return measure_parts(
+                load,
+                parts,
+                cluster.process_ids,
+                lambda asked: partial(beside_copies, asked, directory=raw),
+                replicas=len(BROKERS),
+                options=DURABLE,
+            )
 
 
 def beside_copies(work: Workload, seconds: float, latencies: list[float], directory: Path) -> Repetition:
-    """With the bare loop on three files. How often Kafka syncs cannot be seen: all in flight is one cycle."""
+    """With the bare loop on three files."""
     record_bytes = work.total_records * work.size
     cycle = work.batch_records * work.size * min(work.in_flight, work.batch_count)
     raw_seconds = time_copies(directory, record_bytes, cycle)
@@ -103,7 +99,7 @@ def running_brokers(directory: Path) -> Iterator[Running]:
             home, ports[node], controllers[node], node_id=str(node), controller_quorum_voters=voters
         )
         format_storage(config, cluster_id)
-        commands[node] = tool("kafka.Kafka", str(config), memory="1g")
+        commands[node] = broker(config)
     with ExitStack() as stack:
         # A broker takes connections when the controllers have elected one of them, so all start first.
         process_ids = [
@@ -113,13 +109,14 @@ def running_brokers(directory: Path) -> Iterator[Running]:
         yield Running(",".join(f"127.0.0.1:{port}" for port in ports.values()), process_ids)
 
 
-def create_when_ready(topic: str, bootstrap: str, options: tuple[str, ...], partitions: int) -> None:
-    """As soon as all brokers have registered."""
+def wait_for_all(load: KafkaLoad) -> None:
+    """Until all brokers have registered, and a topic can have a replica on each."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
-            create_topic(topic, bootstrap, options, partitions=partitions, replicas=len(BROKERS))
+            load.create_topic("bench-first", DURABLE, partitions=1, replicas=len(BROKERS))
             return
         except RuntimeError:
             if time.monotonic() > deadline:
                 raise
+            time.sleep(0.5)

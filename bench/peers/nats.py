@@ -11,7 +11,16 @@ import json
 import subprocess
 from pathlib import Path
 
-from bench.peers.peer import Found, Line, Missing, find_program, free_port, measure_lines, server
+from bench.peers.peer import (
+    Found,
+    Line,
+    Missing,
+    find_program,
+    free_port,
+    large_work,
+    measure_lines,
+    server,
+)
 from ister.bench.figures import Fields
 from ister.bench.workload import Workload, records_like
 
@@ -43,7 +52,7 @@ class Nats:
         results: dict[str, Fields] = {}
         with server([program, "-c", str(config)], directory, port) as process_id:
             make_stream(Line(port, b""))
-            for mode, asked in (("append", work), ("latency", lone)):
+            for mode, asked in (("append", work), ("append_1k", large_work(work)), ("latency", lone)):
                 lines = [connect(port, f"acks.{mode}.{number}", asked) for number in range(asked.in_flight)]
                 results[mode] = measure_lines(lines, asked, directory, process_id)
         return results

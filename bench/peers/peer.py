@@ -15,7 +15,7 @@ import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -52,6 +52,16 @@ class Peer(Protocol):
     def run(self, work: Workload, lone: Workload, directory: Path) -> dict[str, Fields]:
         """The fields of `append` and `latency`, and of more where the peer has weaker modes."""
         ...
+
+
+LARGE_BYTES: Final = 1024
+_LARGE_PART: Final = 5
+
+
+def large_work(work: Workload) -> Workload:
+    """Records of 1 KiB: a fifth as many, which are twice as many bytes."""
+    records = max(work.records // _LARGE_PART, work.batch_records)
+    return replace(work, size=LARGE_BYTES, records=records)
 
 
 def find_program(name: str) -> str | None:
@@ -163,9 +173,9 @@ def exchange(lines: Sequence[Line], answers: int, times: int) -> list[float]:
 
 
 def measure_lines(lines: Sequence[Line], work: Workload, directory: Path, process_id: int) -> Fields:
-    """Repetitions, with the bare loop beside each; a batch in flight on each of the lines."""
+    """One to warm up, then repetitions with the bare loop beside each; a batch in flight on each line."""
     repetitions: list[Repetition] = []
-    exchange(lines, work.batch_records, len(lines))
+    exchange(lines, work.batch_records, work.batch_count)
     for _ in range(work.repeats):
         began = now()
         latencies = exchange(lines, work.batch_records, work.batch_count)

@@ -15,6 +15,7 @@ from bench.peers.peer import (
     Missing,
     find_program,
     free_port,
+    large_work,
     measure_lines,
     server,
 )
@@ -44,7 +45,7 @@ class Redis:
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory), *SETTINGS]
         results: dict[str, Fields] = {}
         with server(command, directory, port) as process_id:
-            for mode, asked in (("append", work), ("latency", lone)):
+            for mode, asked in (("append", work), ("append_1k", large_work(work)), ("latency", lone)):
                 lines = [Line(port, b"$") for _ in range(asked.in_flight)]
                 for line in lines:
                     line.request = add_records(asked.batch_records, asked.size)

@@ -98,6 +98,15 @@ def test_text_names_the_mode_and_the_fields(tmp_path: Path) -> None:
         assert name in done.stdout
 
 
+def test_topics_are_made_with_the_settings_asked_for(tmp_path: Path) -> None:
+    work = ["append", "--records", "200", "--batch", "20"]
+    found = bench(tmp_path, *work, "--set", "fsync=none", "--set", "segment_records=50")
+    assert found["settings"] == "fsync=none segment_records=50"
+    done = run_ister(tmp_path, "bench", *work, "--set", "fsnyc=none")
+    assert done.returncode == 2
+    assert "did you mean fsync?" in done.stderr
+
+
 def test_a_given_broker_that_is_not_there_is_an_error_and_not_another_broker(tmp_path: Path) -> None:
     done = run_ister(tmp_path, "bench", "append", "--bootstrap", "127.0.0.1:1", "--output", "json")
     assert done.returncode == 3

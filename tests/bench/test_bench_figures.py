@@ -14,7 +14,7 @@ from bench.plot import Bar, bar_chart
 from bench.report import END, START, draw, figures, fill_figures
 from bench.run import keep, measure_peer
 
-from ister.bench.figures import Fields, Repetition, percentile, summarise
+from ister.bench.figures import Fields, Repetition, percentile, summarise, unsteady
 from ister.bench.raw import raw_file, time_reads, time_writes
 from ister.bench.workload import Workload, records_like
 from ister.errors import ConfigError
@@ -112,11 +112,36 @@ def test_a_quick_run_says_so() -> None:
 
 def test_a_missing_peer_is_shown_as_missing_and_has_no_bar() -> None:
     run = a_run()
-    assert "| Redis Streams | missing | | | apt-get install redis-server |" in figures(run)
-    assert "| Kafka | not asked for | | |  |" in figures(run)
+    assert "| Redis Streams | missing | | | | | | apt-get install redis-server |" in figures(run)
+    assert "| Kafka | not asked for | | | | | |  |" in figures(run)
     picture = draw(run)["bench-append.svg"]
     assert "Redis" not in picture
     assert "NATS JetStream (not synced)" in picture
+
+
+def test_both_kafkas_are_shown_with_the_disk_beside_them_and_the_lead_is_as_measured() -> None:
+    run = a_run()
+    slow, fast = {**FIELDS, "records_per_s": 0.5}, {**FIELDS, "records_per_s": 4.0}
+    kept = {"version": "9", "how": "flushed", "synced": True}
+    names = ("append", "append_1k", "latency")
+    both = {**dict.fromkeys(names, slow), **{f"{name}_unsynced": fast for name in names}}
+    run["peers"] |= {"kafka": {**kept, **both}, "kafka_replicated": {**kept, **both}}
+    for name in ("append", "append_1k", "replicated", "replicated_1k"):
+        run["ister"][name] |= {"records_per_s": 2.0}
+    shown = figures(run)
+    assert shown.count("| Kafka 9 | 0 records/s | 7 MB/s, 0.50 of it |") == 2
+    assert shown.count("| Kafka 9 | 4 records/s | 7 MB/s, 0.50 of it |") == 2
+    assert "before it acknowledges it, 4.0 times the records of 100 B and 4.0 times those of 1 KiB" in shown
+    assert "no disk has yet, 0.5 times the records of 100 B" in shown, "not only where it flatters"
+    picture = draw(run)["bench-append.svg"]
+    assert "Kafka (not synced)" in picture and "Kafka:" in picture
+
+
+def test_a_disk_that_was_much_faster_once_than_another_time_is_pointed_out() -> None:
+    steady = [Repetition(100, 1_000_000, 1.0, [0.001], seconds, 10) for seconds in (1.0, 1.2, 1.4)]
+    assert unsteady(summarise(steady, 1)) == ""
+    changed = [*steady, Repetition(100, 1_000_000, 1.0, [0.001], 0.5, 10)]
+    assert "0.7143 to 2 MB/s from one repetition to another" in unsteady(summarise(changed, 1))
 
 
 def test_a_peer_that_is_not_installed_is_reported_with_how_to_get_it() -> None:

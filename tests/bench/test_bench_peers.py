@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 import pytest
-from bench.peers.kafka import _LAST_LINE
+from bench.peers.kafka import Part, measure_parts
+from bench.peers.kafka_load import BATCH_BYTES, KafkaLoad, Run
 from bench.peers.nats import publish_records, syncs_always
 from bench.peers.peer import Line, exchange
 from bench.peers.redis import add_records
+
+from ister.bench.figures import Repetition
+from ister.bench.workload import Workload
 
 
 @contextmanager
@@ -85,18 +91,44 @@ def test_whether_nats_syncs_before_it_acknowledges_is_known_by_its_version(
     assert syncs_always(version) is always
 
 
-def test_the_last_line_of_kafka_s_tool_is_understood() -> None:
-    said = (
-        "50000 records sent, 9000.0 records/sec (0.86 MB/sec), 12.0 ms avg latency, 300.0 ms max latency.\n"
-        "100000 records sent, 89525.5 records/sec (8.54 MB/sec), 100.51 ms avg latency, "
-        "357.00 ms max latency, "
-        "39 ms 50th, 110 ms 95th, 125 ms 99th, 126 ms 99.9th.\n"
-    )
-    (found,) = _LAST_LINE.finditer(said)
-    assert found.groupdict() == {
-        "records": "100000",
-        "rate": "89525.5",
-        "p50": "39",
-        "p99": "125",
-        "p999": "126",
-    }
+class Answers:
+    """In place of the driver in Java: says what it is asked, and answers as it would."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[object, ...]] = []
+        self._seconds = iter([9.0, 1.0, 2.0, 3.0] * 4)
+
+    def create_topic(self, topic: str, options: Sequence[str], *, partitions: int, replicas: int) -> None:
+        self.jobs.append(("create", topic, partitions, replicas, *options))
+
+    def delete_topic(self, topic: str) -> None:
+        self.jobs.append(("delete", topic))
+
+    def batches(self, topic: str, records: int, size: int) -> Run:
+        self.jobs.append(("batches", topic, records, size))
+        return Run(next(self._seconds), 0.25, 0.5, 0.75)
+
+    def lone(self, topic: str, records: int, size: int) -> Run:
+        self.jobs.append(("lone", topic, records, size))
+        return Run(next(self._seconds), 0.25, 0.5, 0.75)
+
+
+def test_kafka_is_measured_flushed_and_not_and_the_first_run_only_warms_up() -> None:
+    def beside(asked: Workload) -> Callable[[float, list[float]], Repetition]:
+        cycle = asked.batch_records * asked.size
+        return lambda seconds, latencies: Repetition(100_000, 10_000_000, seconds, latencies, 0.5, cycle)
+
+    answers = Answers()
+    parts = [
+        Part("append", Workload(records=100_000, size=100, batch=1000, in_flight=8, repeats=3), 3),
+        Part("latency", Workload(records=10, size=100, batch=1, in_flight=1, repeats=3)),
+    ]
+    results = measure_parts(cast(KafkaLoad, answers), parts, [os.getpid()], beside, replicas=3)
+    assert list(results) == ["append", "append_unsynced", "latency", "latency_unsynced"]
+    append = results["append"]
+    assert (append["records_per_s"], append["repeats"]) == (50_000, 3), "the median of three, 9 s left out"
+    assert (append["p50_ms"], append["cycle_bytes"]) == (0.25, BATCH_BYTES), "parts of a millisecond"
+    created = [job for job in answers.jobs if job[0] == "create"]
+    assert ["flush.messages=1" in job for job in created] == [True, False] * 2
+    assert {job[2:4] for job in created} == {(3, 3), (1, 3)}
+    assert sum(job[0] == "batches" for job in answers.jobs) == 8

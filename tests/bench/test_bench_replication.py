@@ -13,6 +13,7 @@ from bench.cluster.copies import UNDER_WAY_RECORDS, what_is_missing
 from bench.cluster.nodes import ClusterProcesses
 from bench.cluster.timeline import height_of
 from bench.peers.kafka import write_config
+from bench.replication import raw
 from bench.replication.failover import Run, measure_failover, summarise_runs
 from bench.replication.lone import describe_lone
 from bench.replication.measure import measure_replicated
@@ -21,6 +22,8 @@ from bench.replication.raw import COPIES, time_copies
 from bench.replication.throughput import processor_seconds
 from bench.report import replicated_table
 
+from ister.bench.raw import time_writes
+from ister.io.disk import File
 from ister.protocol.messages import CopyDescription, SegmentDescription, TopicDescription, TopicSettings
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -148,11 +151,21 @@ def test_a_lone_record_is_compared_with_one_replica() -> None:
     assert found["raw_p50_ms"] == 0.1
 
 
-def test_the_bare_loop_of_copies_writes_all_bytes_to_every_file(tmp_path: Path) -> None:
+def test_the_bare_loop_of_copies_writes_all_bytes_to_every_file_and_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bytes] = []
+
+    def write_and_look(file: File, total: int, cycle: int) -> list[float]:
+        seconds = time_writes(file, total, cycle)
+        written.append(file.read(total, 0))
+        return seconds
+
+    monkeypatch.setattr(raw, "time_writes", write_and_look)
     assert time_copies(tmp_path, 1000, 300) > 0
-    files = [path.read_bytes()[:1000] for path in tmp_path.iterdir()]
-    assert len(files) == COPIES
-    assert all(b"\0" * 8 not in data for data in files)
+    assert [len(data) for data in written] == [1000] * COPIES
+    assert all(b"\0" * 8 not in data for data in written)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_processor_time_is_of_the_process_that_is_asked_for() -> None:
@@ -167,11 +180,15 @@ def test_a_kafka_node_of_several_names_all_controllers(tmp_path: Path) -> None:
 
 def test_the_table_of_replicated_logs_says_what_is_missing_and_what_is_not_synced() -> None:
     fields: dict[str, Any] = {"records_per_s": 1e6, "mb_per_s": 120.0, "p50_ms": 0.5, "rss_mb": 80.0}
+    fields |= {"raw_mb_per_s": 240.0, "ratio_to_raw": 0.5}
     own = dict.fromkeys(("replicated", "replicated_1k", "replicated_latency"), fields)
     missing = {"ister": own, "peers": {"kafka_replicated": {"status": "missing", "how": "install it"}}}
     table = "\n".join(replicated_table(missing))
-    assert "| **Ister** | 1.00 M records/s | 120 MB/s | 0.5 ms | 80 MB |" in table
-    assert "| Kafka | missing | | | | install it |" in table
+    assert (
+        "| **Ister** | 1.00 M records/s | 240 MB/s, 0.50 of it | 1.00 M records/s | 240 MB/s, 0.50" in table
+    )
+    assert "| 0.5 ms | 80 MB |" in table
+    assert "| Kafka | missing | | | | | | install it |" in table
     names = ("append", "append_1k", "latency")
     peer = {"version": "9", "how": "synced", **{n + s: fields for n in names for s in ("", "_unsynced")}}
     table = "\n".join(replicated_table({"ister": own, "peers": {"kafka_replicated": peer}}))

@@ -7,9 +7,10 @@ them. So `ratio_to_raw` is `raw seconds / measured seconds`, and 1 is the disk's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any, Final
 
 Fields = dict[str, float | int | str]
 
@@ -48,16 +49,33 @@ def rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
+UNSTEADY: Final = 1.5
+
+
+def unsteady(fields: Mapping[str, Any]) -> str:
+    """What to say where the bare loop, which does the same each time, was so much faster once than another
+    time: the disk, or who shares it, changed under the bench. Empty if it did not."""
+    least, most = fields.get("raw_least_mb_per_s", 0), fields.get("raw_most_mb_per_s", 0)
+    if most <= UNSTEADY * least:
+        return ""
+    return (
+        f"the disk's own figure was {least:.4g} to {most:.4g} MB/s from one repetition to another: something "
+        "else used it, or it is no steady disk. Measure again before you compare"
+    )
+
+
 def summarise(repetitions: Sequence[Repetition], rss_bytes: int) -> Fields:
     """The median of the repetitions; latencies of all of them together."""
+    raw = [one.record_bytes / one.raw_seconds for one in repetitions]
     bytes_per_s = median(one.record_bytes / one.seconds for one in repetitions)
-    raw_per_s = median(one.record_bytes / one.raw_seconds for one in repetitions)
     return {
         "records_per_s": rounded(median(one.records_per_s for one in repetitions)),
         "mb_per_s": rounded(bytes_per_s / 1e6),
         **milliseconds([latency for one in repetitions for latency in one.latencies]),
         "rss_mb": rounded(rss_bytes / 1e6),
-        "raw_mb_per_s": rounded(raw_per_s / 1e6),
+        "raw_mb_per_s": rounded(median(raw) / 1e6),
+        "raw_least_mb_per_s": rounded(min(raw) / 1e6),
+        "raw_most_mb_per_s": rounded(max(raw) / 1e6),
         "ratio_to_raw": rounded(median(one.raw_seconds / one.seconds for one in repetitions)),
         "cycle_bytes": round(median(one.cycle_bytes for one in repetitions)),
         "repeats": len(repetitions),

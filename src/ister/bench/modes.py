@@ -16,7 +16,7 @@ from ister.bench.figures import Fields, Repetition, percentile, rounded
 from ister.bench.load import append_batches, describe
 from ister.bench.raw import now, raw_file, time_writes
 from ister.bench.reads import measure_read
-from ister.bench.session import Session, open_session, run_loop
+from ister.bench.session import Session, Settings, open_session, run_loop
 from ister.bench.target import open_target
 from ister.bench.workload import Workload
 from ister.frame import encode
@@ -26,15 +26,19 @@ _BLOCK: Final = 100
 
 
 async def measure_append(session: Session) -> Fields:
-    """Batches through `log.append`, several in flight."""
+    """Batches through `log.append`, several in flight. Once to warm up, then measured; a topic each."""
     work, batches = session.work, session.work.batches()
     repetitions: list[Repetition] = []
-    for _ in range(work.repeats):
+    for number in range(1 + work.repeats):
         topic = await session.new_topic()
         await session.log.append(topic, batches[0])
-        repetitions.append(
-            await session.measure(lambda topic=topic: append_batches(session.log, [topic], batches, work))  # type: ignore[misc]
-        )
+        if number == 0:
+            await append_batches(session.log, [topic], batches, work)
+        else:
+            repetitions.append(
+                await session.measure(lambda topic=topic: append_batches(session.log, [topic], batches, work))  # type: ignore[misc]
+            )
+        await session.drop_topics()  # what is on the disk is bounded, however often it is repeated
     return await session.report(repetitions, in_flight=work.in_flight)
 
 
@@ -117,7 +121,7 @@ class Mode:
 
 MODES: Final = {
     "append": Mode(
-        measure_append, Workload(records=1_000_000, size=100, batch=1000, in_flight=16, repeats=9)
+        measure_append, Workload(records=5_000_000, size=100, batch=1000, in_flight=16, repeats=3)
     ),
     "latency": Mode(measure_latency, Workload(records=2000, size=100, batch=1, in_flight=1)),
     "read": Mode(measure_read, Workload(records=300_000, size=1024, batch=1000, in_flight=8)),
@@ -128,11 +132,11 @@ MODES: Final = {
 }
 
 
-def run_bench(name: str, work: Workload, bootstrap: str | None) -> Fields:
+def run_bench(name: str, work: Workload, bootstrap: str | None, settings: Settings) -> Fields:
     """Measure one mode on a broker of the bench's own, or on the one at `bootstrap`."""
 
     async def conversation() -> Fields:
-        async with open_session(target, work) as session:
+        async with open_session(target, work, settings) as session:
             return {"mode": name, **await MODES[name].measure(session)}
 
     with open_target(bootstrap) as target:

@@ -9,6 +9,7 @@ cycles of the same size, so that the two share whatever else the machine is doin
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,14 +26,16 @@ _RESERVE_BYTES: Final = 1 << 24
 
 @contextmanager
 def raw_file(directory: Path) -> Iterator[File]:
-    """A new file on the disk that is measured. It goes with its directory: removing a large file now would
-    be work for the disk in the next phase."""
+    """A new file on the disk that is measured. It is gone, and the disk knows it, before the next phase."""
     disk = LocalDisk(directory, threads=1)
-    file = disk.open(f"raw-{len(disk.list(''))}", create=True)
+    name = f"raw-{len(disk.list(''))}-{threading.get_ident()}"
+    file = disk.open(name, create=True)
     try:
         yield file
     finally:
         file.close()
+        disk.remove(name)
+        disk.sync_directory("")
         disk.close()
 
 

@@ -21,21 +21,28 @@ from ister.client.log import Log
 from ister.io.clock import SystemClock
 
 T = TypeVar("T")
+Settings = dict[str, Any]
+"""Of the topics that are made for a bench."""
 
 
 class Session:
-    def __init__(self, target: Target, log: Log, work: Workload) -> None:
+    def __init__(self, target: Target, log: Log, work: Workload, settings: Settings) -> None:
         self.target = target
         self.log = log
         self.work = work
+        self._settings = settings
         self._name = f"bench-{SystemClock().token():016x}"
+        self._made = 0
         self._topics: list[str] = []
         self._sampled_rss = 0
 
-    async def new_topic(self, *, segment_records: int = 1_000_000) -> str:
-        name = f"{self._name}-{len(self._topics)}"
+    async def new_topic(self, **needed: int | str) -> str:
+        """With the settings that were asked for, and those that the mode cannot do without."""
+        name = f"{self._name}-{self._made}"
+        self._made += 1
         self._topics.append(name)
-        await self.log.create_topic(name, segment_records=segment_records)
+        settings: Settings = {"segment_records": 1_000_000, **self._settings, **needed}
+        await self.log.create_topic(name, **settings)
         return name
 
     async def drop_topics(self) -> None:
@@ -67,13 +74,15 @@ class Session:
         await self._syncs()
         work = self.work
         asked: Fields = {"records": work.total_records, "size": work.size, "batch": work.batch_records}
+        if self._settings:
+            asked["settings"] = " ".join(f"{name}={value}" for name, value in self._settings.items())
         return {**summarise(repetitions, self.rss_bytes), **more, **asked}
 
 
 @asynccontextmanager
-async def open_session(target: Target, work: Workload) -> AsyncIterator[Session]:
+async def open_session(target: Target, work: Workload, settings: Settings) -> AsyncIterator[Session]:
     async with ister.connect(target.bootstrap) as log:
-        session = Session(target, log, work)
+        session = Session(target, log, work, settings)
         try:
             yield session
         finally:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from click.core import ParameterSource
 
-from ister.cli.common import Whole, client_options, pass_terminal
+from ister.cli.common import Whole, client_options, parse_pairs, pass_terminal
 from ister.cli.lazy import LazyGroup
 from ister.cli.terminal import Paint, Terminal
 
@@ -32,6 +32,13 @@ def work_options(command: F) -> F:
         click.option(
             "--repeats", metavar="N", type=_COUNT, help="Repetitions, of which the median is reported."
         ),
+        click.option(
+            "--set",
+            "settings",
+            metavar="SETTING=VALUE",
+            multiple=True,
+            help="A setting of the topics, such as fsync=none.",
+        ),
     ]
     for option in reversed(options):
         command = option(command)
@@ -51,6 +58,7 @@ def bench() -> None:
       ister bench append
       ister bench latency --records 5000 --size 100
       ister bench append --size 1024 --batch 1000 --output json
+      ister bench append --set fsync=none
       ister bench fanin --connections 64 --in-flight 16
     """
 
@@ -59,7 +67,7 @@ def bench() -> None:
 @work_options
 @client_options
 @pass_terminal
-def append(terminal: Terminal, /, **options: int | None) -> Measured:
+def append(terminal: Terminal, /, settings: tuple[str, ...], **options: int | None) -> Measured:
     """Append batches, several in flight, each acknowledged after it was synced.
 
     \b
@@ -67,14 +75,14 @@ def append(terminal: Terminal, /, **options: int | None) -> Measured:
       ister bench append
       ister bench append --records 1000000 --size 100 --batch 1000 --output json
     """
-    return measure(terminal, "append", options)
+    return measure(terminal, "append", options, settings)
 
 
 @bench.command()
 @work_options
 @client_options
 @pass_terminal
-def latency(terminal: Terminal, /, **options: int | None) -> Measured:
+def latency(terminal: Terminal, /, settings: tuple[str, ...], **options: int | None) -> Measured:
     """Append a lone record, wait for its answer, append the next.
 
     `raw_p50_ms` is a bare write and sync of as many bytes, done in turn with the appends.
@@ -84,14 +92,14 @@ def latency(terminal: Terminal, /, **options: int | None) -> Measured:
       ister bench latency
       ister bench latency --records 5000 --size 1024 --output json
     """
-    return measure(terminal, "latency", options)
+    return measure(terminal, "latency", options, settings)
 
 
 @bench.command()
 @work_options
 @client_options
 @pass_terminal
-def read(terminal: Terminal, /, **options: int | None) -> Measured:
+def read(terminal: Terminal, /, settings: tuple[str, ...], **options: int | None) -> Measured:
     """Write a topic and read it from the start: as frames, as Arrow batches, record by record.
 
     `mb_per_s` is of frames, `records_per_s` of single records in a plain loop, `p50_ms` of a fetch of
@@ -102,7 +110,7 @@ def read(terminal: Terminal, /, **options: int | None) -> Measured:
       ister bench read
       ister bench read --records 100000 --size 1024 --output json
     """
-    return measure(terminal, "read", options)
+    return measure(terminal, "read", options, settings)
 
 
 @bench.command()
@@ -110,7 +118,7 @@ def read(terminal: Terminal, /, **options: int | None) -> Measured:
 @click.option("--connections", metavar="N", type=_COUNT, help="Connections.  [default: 64]")
 @client_options
 @pass_terminal
-def fanin(terminal: Terminal, /, **options: int | None) -> Measured:
+def fanin(terminal: Terminal, /, settings: tuple[str, ...], **options: int | None) -> Measured:
     """Append single records from many connections at once.
 
     \b
@@ -118,7 +126,7 @@ def fanin(terminal: Terminal, /, **options: int | None) -> Measured:
       ister bench fanin
       ister bench fanin --connections 200 --in-flight 4 --output json
     """
-    return measure(terminal, "fanin", options)
+    return measure(terminal, "fanin", options, settings)
 
 
 @bench.command()
@@ -126,7 +134,7 @@ def fanin(terminal: Terminal, /, **options: int | None) -> Measured:
 @click.option("--topics", metavar="N", type=_COUNT, help="Topics.  [default: 1000]")
 @client_options
 @pass_terminal
-def topics(terminal: Terminal, /, **options: int | None) -> Measured:
+def topics(terminal: Terminal, /, settings: tuple[str, ...], **options: int | None) -> Measured:
     """Append batches to many topics in turn, and to one topic beside it.
 
     \b
@@ -134,17 +142,26 @@ def topics(terminal: Terminal, /, **options: int | None) -> Measured:
       ister bench topics
       ister bench topics --topics 100 --batch 100 --output json
     """
-    return measure(terminal, "topics", options)
+    return measure(terminal, "topics", options, settings)
 
 
-def measure(terminal: Terminal, mode: str, options: dict[str, int | None]) -> Measured:
+def measure(
+    terminal: Terminal, mode: str, options: dict[str, int | None], settings: tuple[str, ...]
+) -> Measured:
     from dataclasses import replace
 
+    from ister.bench.figures import unsteady
     from ister.bench.modes import MODES, run_bench
+    from ister.settings import validate_settings
 
+    topic_settings = validate_settings(parse_pairs(settings, "--set"))
     given = {name: value for name, value in options.items() if value is not None}
     bootstrap = terminal.bootstrap if is_bootstrap_given(click.get_current_context()) else None
-    return Measured(run_bench(mode, replace(MODES[mode].defaults, **given), bootstrap))
+    measured = run_bench(mode, replace(MODES[mode].defaults, **given), bootstrap, topic_settings)
+    warning = unsteady(measured)
+    if warning:
+        terminal.tell(f"{terminal.paint_errors('yellow', 'warning:')} {warning}")
+    return Measured(measured)
 
 
 def is_bootstrap_given(context: click.Context) -> bool:
