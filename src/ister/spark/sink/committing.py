@@ -20,6 +20,7 @@ from ister.errors import (
     UnknownTopic,
 )
 from ister.protocol.messages import TopicDescription
+from ister.spark.sink.failpoints import Reach, nowhere
 from ister.spark.sink.ledger import Decided, Ledger, append_entry, read_ledger, trim_ledger
 from ister.spark.sink.looking import Landed
 from ister.spark.sink.origin import Origin, is_a_jobs
@@ -51,10 +52,6 @@ class Committed:
     note: str
 
 
-def nowhere(step: str) -> None:
-    """The `reach` of those who test nothing."""
-
-
 class _AlreadyDone(Exception):
     """Another driver has finished the batch."""
 
@@ -66,7 +63,7 @@ class _AlreadyDone(Exception):
 class Committer:
     """Commits the batches of one origin. Any number of them, anywhere, may do so at once."""
 
-    def __init__(self, log: Log, origin: Origin, reach: Callable[[str], None] = nowhere) -> None:
+    def __init__(self, log: Log, origin: Origin, reach: Reach = nowhere) -> None:
         self._log = log
         self._origin = origin
         self._reach = reach
@@ -107,12 +104,12 @@ class Committer:
                 await self._finish(ledger, newest, is_first=False)
                 continue
             manifest = _manifest(ledger, batch, staged, await targets, note)
-            self._reach("before-manifest")
+            await self._reach("before-manifest")
             try:
                 at = await append_entry(self._log, ledger, manifest)
             except UnexpectedOffset:
                 continue
-            self._reach("manifest")
+            await self._reach("manifest")
             decided = Decided(manifest, (), None)
             return await self._finish(ledger._replace(end=at + 1), decided, is_first=True)
 
@@ -185,11 +182,11 @@ class Committer:
                     raise
                 decided = now
             else:
-                self._reach("appended")
+                await self._reach("appended")
                 done = Done(FORM, decided.manifest.batch, [place for one in landed for place in one.places])
                 at = await append_entry(self._log, ledger, done, expects_end=False)
                 decided = decided._replace(done=done)
-                self._reach("done")
+                await self._reach("done")
                 await self._release(decided.manifest)
                 await trim_ledger(self._log, ledger, at + 1)
         return _committed(decided, is_repeated=not is_first)
@@ -224,7 +221,7 @@ class Committer:
                 at = await append_entry(self._log, ledger, entry)
             except UnexpectedOffset:
                 continue
-            self._reach("rebased")
+            await self._reach("rebased")
             return decided._replace(rebases=(*decided.rebases, (at, entry)))
 
     async def _release(self, manifest: Manifest) -> None:

@@ -66,7 +66,7 @@ class Job:
                     if self.application is None:
                         raise
                     self._say_skipped()
-            reach("committed")
+            await reach("committed")
             await _tidy(found, committer)
         return counts
 

@@ -105,5 +105,5 @@ async def _commit(bootstrap: str, query_id: str, batch: int, staged: Sequence[St
     reach = reach_of_environment()
     async with ister.connect(bootstrap) as found:
         done = await Committer(found, Origin.of_query(query_id), reach).commit(batch, staged)
-    reach("committed")
+    await reach("committed")
     return done

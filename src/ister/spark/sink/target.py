@@ -26,6 +26,7 @@ from ister.errors import (
 )
 from ister.protocol.messages import ANY_OFFSET
 from ister.spark.sink.copying import Copied, staged_frames
+from ister.spark.sink.failpoints import Reach
 from ister.spark.sink.ledger import Decided
 from ister.spark.sink.looking import Landed, check_same, look
 from ister.spark.sink.records import Leg, producer_id
@@ -52,7 +53,7 @@ class TargetAppend:
         decided: Decided,
         target: int,
         rebase: Rebase,
-        reach: Callable[[str], None],
+        reach: Reach,
     ) -> None:
         self._log = log
         self._ledger_uid = ledger_uid
@@ -129,7 +130,7 @@ class TargetAppend:
                 await sending.put(copied, batch)
                 expected = ANY_OFFSET
                 if copied.record <= half < copied.record + batch.count:
-                    self._reach("half-appended")
+                    await self._reach("half-appended")
             await sending.finish()
         finally:
             sequencer.close(ConnectionFailed("the commit ended before this", hint="See its first error."))
