@@ -141,3 +141,21 @@ def test_a_driver_that_dies_behind_its_rebase_is_followed_by_one_that_goes_on_fr
             assert await records_of(log) == flat([*lines(0, 5), *lines(1, 40), *lines(2, 5)])
 
     run_story(story, nodes=1, segment_records=50)
+
+
+def test_a_driver_that_wakes_up_after_it_was_forgotten_sends_its_first_frame_to_no_effect() -> None:
+    """A5: sequence 0 of an unknown producer is taken only from who knows enough to say that it is new."""
+
+    async def story(world: World) -> None:
+        async with world.connect(1) as log, world.connect(1) as other:
+            await log.create_topic("t")
+            pause = Pause("manifest")
+            sleeper = asyncio.create_task(commit(log, 0, await stage(log, *lines(0, 30)), reach=pause))
+            await pause.reached.wait()
+            await commit(other, 0)
+            await forget_producers(other, "t", 50)
+            pause.go_on.set()
+            assert (await sleeper).counts == {"default/t": 30}
+            assert await records_of(log) == flat(lines(0, 30))
+
+    run_story(story, nodes=1, segment_records=50)

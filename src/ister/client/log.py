@@ -187,6 +187,12 @@ class Log(Administration):
         an `identity` of theirs or a new one. It is theirs to close, before this log."""
         return self._sequencer(topic, MAX_WINDOW, identity=identity)
 
+    @property
+    def told_index(self) -> int:
+        """The newest metadata that a node has told of: to be noted before a look that is to tell whether an
+        identity was used before, and stated with it (`Identity.told_index`)."""
+        return self._routes.told_index
+
     def _sequencer(
         self,
         topic: str,

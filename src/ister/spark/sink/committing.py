@@ -93,7 +93,7 @@ class Committer:
             ledger = await read_ledger(self._log, self._origin.ledger, batch)
             decided = ledger.of(batch)
             if decided is not None:
-                return await self._finish(ledger, decided, is_first=False)
+                return await self._finish(ledger, decided)
             newest = ledger.newest
             if newest is not None and newest.manifest.batch > batch:
                 raise StaleBatch(
@@ -101,24 +101,25 @@ class Committer:
                     f"{newest.manifest.batch} already and no memory of this one"
                 )
             if newest is not None and newest.done is None:
-                await self._finish(ledger, newest, is_first=False)
+                await self._finish(ledger, newest)
                 continue
             manifest = _manifest(ledger, batch, staged, await targets, note)
             await self._reach("before-manifest")
+            told_index = self._log.told_index
             try:
                 at = await append_entry(self._log, ledger, manifest)
             except UnexpectedOffset:
                 continue
             await self._reach("manifest")
             decided = Decided(manifest, (), None)
-            return await self._finish(ledger._replace(end=at + 1), decided, is_first=True)
+            return await self._finish(ledger._replace(end=at + 1), decided, told_index)
 
     async def finish_newest(self) -> Committed | None:
         """Carry out what was decided last, if nobody has yet. None if nothing was ever decided."""
         ledger = await read_ledger(self._log, self._origin.ledger)
         if ledger.newest is None:
             return None
-        return await self._finish(ledger, ledger.newest, is_first=False)
+        return await self._finish(ledger, ledger.newest)
 
     async def drop(self) -> None:
         """Delete what a job has on the brokers; nobody asks for its batch again."""
@@ -168,10 +169,12 @@ class Committer:
 
     # After it.
 
-    async def _finish(self, ledger: Ledger, decided: Decided, *, is_first: bool) -> Committed:
+    async def _finish(self, ledger: Ledger, decided: Decided, told_index: int | None = None) -> Committed:
+        """With `told_index`, the manifest was written by this call, when that was known of the metadata:
+        nothing of it can be in a target but what another driver appends at this moment."""
         if decided.done is None:
             try:
-                landed = await self._append(ledger, decided, is_first=is_first)
+                landed = await self._append(ledger, decided, told_index)
             except _AlreadyDone as already:
                 decided = already.decided
             except StagedRecordsGone:
@@ -189,21 +192,21 @@ class Committer:
                 await self._reach("done")
                 await self._release(decided.manifest)
                 await trim_ledger(self._log, ledger, at + 1)
-        return _committed(decided, is_repeated=not is_first)
+        return _committed(decided, is_repeated=told_index is None)
 
-    async def _append(self, ledger: Ledger, decided: Decided, *, is_first: bool) -> list[Landed]:
+    async def _append(self, ledger: Ledger, decided: Decided, told_index: int | None) -> list[Landed]:
         batch = decided.manifest.batch
 
-        async def rebase(uid: int, record: int, known: int) -> Decided:
+        async def rebase(uid: int, record: int, known: int) -> tuple[Decided, bool]:
             return await self._rebase(batch, uid, record, known)
 
         async def append(target: int) -> Landed:
             one = TargetAppend(self._log, ledger.uid, decided, target, rebase, self._reach)
-            return await one.run(is_first=is_first)
+            return await one.run(told_index)
 
         return await _each(range(len(decided.manifest.targets)), append)
 
-    async def _rebase(self, batch: int, uid: int, record: int, known: int) -> Decided:
+    async def _rebase(self, batch: int, uid: int, record: int, known: int) -> tuple[Decided, bool]:
         while True:
             ledger = await read_ledger(self._log, self._origin.ledger, batch)
             decided = ledger.of(batch)
@@ -215,14 +218,14 @@ class Committer:
                 raise _AlreadyDone(decided)
             place = next(at for at, target in enumerate(decided.manifest.targets) if target.uid == uid)
             if len(decided.legs(place)) > known:
-                return decided
+                return decided, False
             entry = Rebase(FORM, batch, uid, record)
             try:
                 at = await append_entry(self._log, ledger, entry)
             except UnexpectedOffset:
                 continue
             await self._reach("rebased")
-            return decided._replace(rebases=(*decided.rebases, (at, entry)))
+            return decided._replace(rebases=(*decided.rebases, (at, entry))), True
 
     async def _release(self, manifest: Manifest) -> None:
         """Nobody needs what was staged for it any more."""

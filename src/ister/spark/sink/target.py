@@ -36,9 +36,9 @@ CONDITION_S: Final = 10.0
 """So long the first frame of a rebase is held to the place that was looked at. Longer than any lease: after
 it, nobody can have shown us an old view all the time, and a busy topic must not keep us out for ever."""
 
-Rebase = Callable[[int, int, int], Awaitable[Decided]]
+Rebase = Callable[[int, int, int], Awaitable[tuple[Decided, bool]]]
 """A target (by uid) needs another identity from a record on, and so many legs are known: the batch as it is
-decided then, by us or by another driver."""
+decided then, and whether it was decided here and now."""
 
 _ROUNDS: Final = 100
 _FIRST_PAUSE_S: Final = 0.01
@@ -61,16 +61,21 @@ class TargetAppend:
         self._target = decided.manifest.targets[target]
         self._legs = decided.legs(target)
         self._at = target
+        self._told_index = 0
+        """What was known before the manifest was written, or before the last look: whatever was sent under an
+        identity since is in the log's table, or was dropped from it later than this (A5)."""
         self._rebase = rebase
         self._reach = reach
         self._landed = Landed(target, self._target.count, end=self._target.end_offset)
         self._conditional_until: float | None = None
 
-    async def run(self, *, is_first: bool) -> Landed:
-        """Append all that is missing. `is_first`: the manifest was written by this very call, so nothing of
-        it can be there but what another driver appends at this moment."""
-        if not is_first:
+    async def run(self, told_index: int | None) -> Landed:
+        """Append all that is missing. With `told_index` the manifest was written by the same call, when that
+        was known of the metadata: nothing need be looked for."""
+        if told_index is None:
             await self._look()
+        else:
+            self._told_index = told_index
         for turn in range(_ROUNDS):
             before = self._landed.count, len(self._legs)
             if self._landed.is_complete:
@@ -108,7 +113,8 @@ class TargetAppend:
         leg = self._leg
         sequence = leg.sequence + record - leg.record
         invariant(record >= leg.record, f"record {record} comes before the identity that begins at {leg}")
-        return Identity(producer_id(self._ledger_uid, self._target.uid, leg.epoch), sequence)
+        producer = producer_id(self._ledger_uid, self._target.uid, leg.epoch)
+        return Identity(producer, sequence, self._told_index)
 
     def _sequencer(self, record: int) -> Sequencer:
         return self._log.sequencer(self._target.topic, self._identity(record))
@@ -154,6 +160,7 @@ class TargetAppend:
 
     async def _look(self) -> None:
         target, landed, batch = self._target, self._landed, self._manifest.batch
+        self._told_index = self._log.told_index
         start = await check_same(self._log, target.topic, target.uid, batch)
         try:
             if start <= landed.end:
@@ -172,10 +179,13 @@ class TargetAppend:
             return  # or somebody saw more than we: it will show
         if not self._is_overtaken and self._identity(landed.count).sequence == 0:
             return  # nothing ever came under it; what was known when it was sent was too old (A5), no more
-        self._legs = (await self._rebase(self._target.uid, landed.count, len(self._legs))).legs(self._at)
+        decided, is_ours = await self._rebase(self._target.uid, landed.count, len(self._legs))
+        self._legs = decided.legs(self._at)
         self._conditional_until = None
-        if self._leg.record != landed.count:
-            await self._look()  # another driver saw more, or less
+        if not is_ours:
+            # Another driver's, which may have appended by it, before the place that was looked at last.
+            self._landed = Landed(self._at, self._target.count, end=self._target.end_offset)
+            await self._look()
 
     async def _ask_the_table(self) -> None:
         """Headers are gone. As long as the log knows the producer, it says of each frame whether it came."""
