@@ -14,12 +14,16 @@ from tests.spark.sink_world import (
     dies_at,
     flat,
     forget_producers,
+    frame_of,
     lines,
     records_of,
     stage,
 )
 
+from ister.client.sequencer import Identity
+from ister.errors import IsterError
 from ister.spark.sink.ledger import read_ledger
+from ister.spark.sink.records import producer_id
 
 STEPS = ("before-manifest", "manifest", "half-appended", "appended", "done")
 
@@ -157,5 +161,67 @@ def test_a_driver_that_wakes_up_after_it_was_forgotten_sends_its_first_frame_to_
             pause.go_on.set()
             assert (await sleeper).counts == {"default/t": 30}
             assert await records_of(log) == flat(lines(0, 30))
+
+    run_story(story, nodes=1, segment_records=50)
+
+
+def test_a_batch_that_nobody_finished_is_finished_before_the_next_is_decided() -> None:
+    async def story(world: World) -> None:
+        async with world.connect(1) as log:
+            with pytest.raises(Died):
+                await commit(log, 0, await stage(log, *lines(0, 10)), reach=dies_at("half-appended"))
+            await commit(log, 1, await stage(log, *lines(1, 10)))
+            assert await records_of(log) == flat([*lines(0, 10), *lines(1, 10)])
+
+    run_story(story, nodes=1)
+
+
+def test_of_two_drivers_that_decide_at_once_one_decides() -> None:
+    async def story(world: World) -> None:
+        async with world.connect(1) as log, world.connect(1) as other:
+            pauses = Pause("before-manifest"), Pause("before-manifest")
+            frames = lines(0, 10), lines(0, 10)[::-1]
+            drivers = [
+                asyncio.create_task(commit(through, 0, await stage(through, *ours), reach=pause))
+                for through, ours, pause in zip((log, other), frames, pauses, strict=True)
+            ]
+            for pause in pauses:
+                await pause.reached.wait()
+            for pause in pauses:
+                pause.go_on.set()
+            done = await asyncio.gather(*drivers)
+            assert sorted(one.is_repeated for one in done) == [False, True]
+            assert await records_of(log) in map(flat, frames)
+            assert len((await read_ledger(log, QUERY.ledger, 0)).decided) == 1
+
+    run_story(story, nodes=1)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_rebase_holds_only_behind_what_was_seen(hidden: bool) -> None:
+    """Its first frame is appended where the look ended or nowhere: what a leader that was replaced did not
+    show is found then."""
+
+    async def story(world: World) -> None:
+        async with world.connect(1) as log, world.connect(1) as other:
+            with pytest.raises(Died):
+                await commit(log, 0, await stage(log, *lines(0, 40)), reach=dies_at("half-appended"))
+            await asyncio.sleep(1)
+            there = len(await records_of(log))
+            await forget_producers(log, "t", 50)
+            pause = Pause("rebased")
+            driver = asyncio.create_task(commit(log, 0, reach=pause))
+            await pause.reached.wait()
+            ledger = await read_ledger(log, QUERY.ledger, 0)
+            target = ledger.decided[0].manifest.targets[0]
+            mine = producer_id(ledger.uid, target.uid, target.epoch)
+            sequencer = other.sequencer("t", Identity(mine if hidden else 5, 0))
+            for values in ([b"other"] * there, lines(0, 40)[there] if hidden else [b"other"]):
+                await sequencer.put_frame(frame_of(values)).wait(0)
+            sequencer.close(IsterError("done"))
+            pause.go_on.set()
+            await driver
+            assert await records_of(log) == flat(lines(0, 40))
+            assert len((await read_ledger(log, QUERY.ledger, 0)).decided[0].rebases) == 1 + hidden
 
     run_story(story, nodes=1, segment_records=50)
