@@ -62,10 +62,10 @@ class Origin:
         return cls(f"{name}.ledger", f"{name}.staged")
 
     @classmethod
-    def of_application(cls, app_id: str) -> Self:
+    def of_application(cls, app_id: str, now: datetime | None = None) -> Self:
         """One ledger for all of its jobs; each of them has a stage of its own."""
         digest = hashlib.blake2b(app_id.encode(), digest_size=16).hexdigest()
-        return cls(f"{NAMESPACE}/app-{digest}.ledger", cls.of_job().stage)
+        return cls(f"{NAMESPACE}/app-{digest}.ledger", cls.of_job(now).stage)
 
     @classmethod
     def named(cls, name: str) -> Self:
