@@ -11,6 +11,7 @@ FIRST_SEED ?= 0
 ROUNDS     ?= 200
 CHAOS_SECONDS ?= 60
 REPLICA_SECONDS ?= 120
+SPARK_KILLS ?= 20
 
 SETUP := $(PYTHON) scripts/setup.py
 RUN   := .venv/bin/python
@@ -23,7 +24,7 @@ help: ## this list
 	@echo
 	@awk -F ' *## ' '/^[a-z]+:.*## / { split($$1, name, ":"); printf "  %-8s %s\n", name[1], $$2 }' Makefile
 	@echo
-	@echo 'Settings: PYTHON=$(PYTHON) JOBS=$(JOBS) SEEDS=$(SEEDS) CLUSTER_SEEDS=$(CLUSTER_SEEDS) REPLICA_SEEDS=$(REPLICA_SEEDS) LOSS_SEEDS=$(LOSS_SEEDS) FIRST_SEED=$(FIRST_SEED) ROUNDS=$(ROUNDS) CHAOS_SECONDS=$(CHAOS_SECONDS) REPLICA_SECONDS=$(REPLICA_SECONDS)'
+	@echo 'Settings: PYTHON=$(PYTHON) JOBS=$(JOBS) SEEDS=$(SEEDS) CLUSTER_SEEDS=$(CLUSTER_SEEDS) REPLICA_SEEDS=$(REPLICA_SEEDS) LOSS_SEEDS=$(LOSS_SEEDS) FIRST_SEED=$(FIRST_SEED) ROUNDS=$(ROUNDS) CHAOS_SECONDS=$(CHAOS_SECONDS) REPLICA_SECONDS=$(REPLICA_SECONDS) SPARK_KILLS=$(SPARK_KILLS)'
 
 setup: ## make .venv and install everything into it (again only when something changed)
 	@$(SETUP) full
@@ -50,10 +51,11 @@ sim: setup ## SEEDS simulated runs of a broker, CLUSTER_SEEDS of clusters, REPLI
 	$(RUN) -m tests.simulation.run replicas --seeds $(REPLICA_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 	$(RUN) -m tests.simulation.run losses --seeds $(LOSS_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 
-chaos: setup ## ROUNDS of kill -9 of a broker, CHAOS_SECONDS of it in a cluster, REPLICA_SECONDS with disks lost
+chaos: setup ## ROUNDS of kill -9 of a broker, CHAOS_SECONDS of it in a cluster, REPLICA_SECONDS with disks lost, SPARK_KILLS of a query of Spark
 	$(RUN) -m tests.chaos.run --rounds $(ROUNDS)
 	$(RUN) -m tests.chaos.cluster --seconds $(CHAOS_SECONDS)
 	$(RUN) -m tests.chaos.replicas --seconds $(REPLICA_SECONDS)
+	$(RUN) -m tests.chaos.spark --kills $(SPARK_KILLS)
 
 bench: setup ## speed and memory, beside the raw limit of this machine
 	$(RUN) -m bench.run

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from tests.chaos.spark_driver import Driver
 
 from ister import sync
 
@@ -36,14 +38,12 @@ class Lines:
 
     def run(self, table: DataFrame, bootstrap: str, **options: Any) -> None:
         """Until all that is there is written."""
+        self.start(table, bootstrap, **options).awaitTermination()
+
+    def start(self, table: DataFrame, bootstrap: str, **options: Any) -> StreamingQuery:
         writer = table.writeStream.format("ister").option("bootstrap.servers", bootstrap)
-        query = (
-            writer.option("checkpointLocation", str(self.checkpoint))
-            .options(**options)
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        writer = writer.option("checkpointLocation", str(self.checkpoint)).options(**options)
+        return writer.trigger(availableNow=True).start()
 
 
 @pytest.fixture
@@ -63,3 +63,77 @@ def test_a_stream_is_written_once_batch_for_batch(lines: Lines, bootstrap: str, 
     lines.run(lines.stream(), bootstrap, topic="streamed")
     assert numbers(log, "streamed") == list(range(350))
     assert [found.topic for found in log.list_topics() if "_spark" in found.topic] == []
+
+
+def test_a_batch_whose_entry_in_sparks_commit_log_is_lost_is_there_once(
+    lines: Lines, bootstrap: str, log: sync.Log
+) -> None:
+    for _ in range(2):
+        lines.add(100)
+    lines.run(lines.stream(), bootstrap, topic="lost-commit")
+    for file in (lines.checkpoint / "commits").iterdir():
+        if file.name.lstrip(".").startswith("1"):
+            file.unlink()
+    lines.add(100)
+    # In another order, too.
+    lines.run(lines.stream().repartition(3), bootstrap, topic="lost-commit")
+    found = numbers(log, "lost-commit")
+    assert found[:200] == list(range(200)) and sorted(found[200:]) == list(range(200, 300))
+
+
+def test_rows_of_a_stream_go_to_the_topics_that_they_name(
+    lines: Lines, bootstrap: str, log: sync.Log
+) -> None:
+    lines.add(20)
+    lines.run(lines.stream().selectExpr("concat('stream-', value % 2) topic", "value"), bootstrap)
+    for rest in range(2):
+        assert numbers(log, f"stream-{rest}") == list(range(rest, 20, 2))
+
+
+def test_a_stream_goes_straight_to_its_topic_where_at_least_once_is_enough(
+    lines: Lines, bootstrap: str, log: sync.Log
+) -> None:
+    lines.add(20)
+    lines.run(lines.stream(), bootstrap, topic="stream-direct", delivery="at-least-once")
+    assert numbers(log, "stream-direct") == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"topic": "t", "delivery": "atomic"}, "Give exactly-once or at-least-once"),
+        ({"topic": "t", "txnAppId": "a", "txnVersion": "1"}, "there is no option 'txnappid'"),
+        ({"topic": "_ister/t"}, "is one of Ister's own"),
+        ({}, "neither option topic nor a column `topic`"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_before_anything_is_read(
+    lines: Lines, bootstrap: str, options: dict[str, str], said: str
+) -> None:
+    lines.add(1)
+    with pytest.raises(Exception, match=said):
+        lines.run(lines.stream(), bootstrap, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["half-appended", "committed"])
+def test_a_driver_killed_in_its_commit_leaves_its_batch_to_the_next_one(
+    step: str, bootstrap: str, log: sync.Log, tmp_path: Path
+) -> None:
+    """`committed` is between the sink and Spark's commit log. The next driver plans 3 partitions, not 2."""
+    source, target = f"killed-{step}-in", f"killed-{step}-out"
+    for first in range(0, 1500, 50):
+        log.append(source, [b"%d" % number for number in range(first, first + 50)])
+    reached = tmp_path / "reached"
+    point = {"ISTER_SPARK_FAILPOINT": f"{step}={reached}"}
+    driver = Driver(bootstrap, source, target, tmp_path, partitions=2, environment=point, available_now=True)
+    try:
+        driver.wait_for(reached)
+    finally:
+        driver.kill()
+    again = Driver(bootstrap, source, target, tmp_path, partitions=3, available_now=True)
+    try:
+        again.wait()
+    finally:
+        again.kill()
+    assert numbers(log, target) == list(range(1500))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,6 +120,48 @@ def test_a_row_too_large_for_its_topic_fails_the_write_and_says_why(
     told = write_error(spark.sql("select repeat('x', 5000) value"), bootstrap, topic="narrow")
     assert "MessageTooLarge" in told and "max_message_bytes" in told
     assert log.describe_topic("narrow").end_offset == 0
+
+
+def test_a_job_that_fails_leaves_nothing_visible(spark: SparkSession, bootstrap: str, log: sync.Log) -> None:
+    fails = "case when id = 39999 then raise_error('broken') else cast(id as string) end value"
+    assert "broken" in write_error(spark.range(0, 40_000, 1, 2).selectExpr(fails), bootstrap, topic="whole")
+    with pytest.raises(UnknownTopic):
+        log.describe_topic("whole")
+    assert log.list_topics("_spark/job-") == []
+
+
+def test_two_writes_of_one_micro_batch_to_one_topic_both_arrive(
+    spark: SparkSession, bootstrap: str, log: sync.Log, tmp_path: Path
+) -> None:
+    """Both have the query's and the batch's id; neither is taken for the other, or for a repeat."""
+
+    def write_twice(rows: DataFrame, batch: int) -> None:
+        for prefix in ("a", "b"):
+            save(rows.selectExpr(f"concat('{prefix}', value) value"), bootstrap, topic="each-batch")
+
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "lines.txt").write_text("1\n2\n")
+    stream = spark.readStream.text(str(tmp_path / "in")).writeStream.foreachBatch(write_twice)
+    stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    stream.start().awaitTermination()
+    assert sorted(record.value or b"" for record in log.read("each-batch")) == [b"a1", b"a2", b"b1", b"b2"]
+
+
+def test_a_version_of_an_application_is_written_once(
+    spark: SparkSession, bootstrap: str, log: sync.Log
+) -> None:
+    for version, value in ((1, "one"), (1, "one again"), (2, "two"), (1, "one at last")):
+        table = spark.sql(f"select '{value}' value")
+        save(table, bootstrap, topic="versions", txnAppId="nightly", txnVersion=version)
+    assert [record.value for record in log.read("versions")] == [b"one", b"two"]
+
+
+def test_rows_go_straight_to_their_topic_where_at_least_once_is_enough(
+    spark: SparkSession, bootstrap: str, log: sync.Log
+) -> None:
+    rows = spark.range(0, 100, 1, 2).selectExpr("cast(id as string) value")
+    save(rows, bootstrap, topic="direct", delivery="at-least-once")
+    assert sorted(int(record.value or b"") for record in log.read("direct")) == list(range(100))
 
 
 def test_a_write_to_nobody_names_the_address(spark: SparkSession) -> None:

@@ -122,8 +122,9 @@ class Committer:
         return await self._finish(ledger, ledger.newest)
 
     async def drop(self) -> None:
-        """Delete what a job has on the brokers; nobody asks for its batch again."""
-        for topic in (self._origin.stage, self._origin.ledger):
+        """Delete what a job has on the brokers; nobody asks for its batch again. The ledger goes first: what
+        is decided and has no stage could not be carried out."""
+        for topic in (self._origin.ledger, self._origin.stage):
             if is_a_jobs(topic):
                 await self._delete(topic)
 

@@ -40,13 +40,17 @@ class Job:
         return asyncio.run(self._commit(staged))
 
     def abort(self, *, was_committing: bool) -> None:
-        if was_committing:
-            # It may be decided, and then it holds: whoever commits a job next finishes it.
-            log.warning(
-                "the commit failed; what of it was decided is finished with the next job that is written"
-            )
-            return
-        asyncio.run(self._drop())
+        """`was_committing`: a commit was tried, and failed. It may have been decided, and then it holds."""
+        asyncio.run(self._abort(was_committing))
+
+    async def _abort(self, was_committing: bool) -> None:
+        async with ister.connect(self.bootstrap) as found:
+            committer = Committer(found, self.origin)
+            # An application's ledger stays, and may yet get a manifest that is on its way: so does the stage
+            if not was_committing or (self.application is None and await committer.newest() is None):
+                await committer.drop()
+                return
+        log.warning("the commit failed; what of it was decided is finished with the next job that is written")
 
     async def _commit(self, staged: list[Staged]) -> dict[str, int]:
         reach = reach_of_environment()
@@ -69,10 +73,6 @@ class Job:
             await reach("committed")
             await _tidy(found, committer)
         return counts
-
-    async def _drop(self) -> None:
-        async with ister.connect(self.bootstrap) as found:
-            await Committer(found, self.origin).drop()
 
     def _say_skipped(self) -> None:
         log.warning(
