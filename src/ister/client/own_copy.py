@@ -46,6 +46,7 @@ class OwnCopy:
                 topic_uid=uid,
                 here_only=True,
                 read_from_any=True,
+                as_it_is=True,
             )
             answer = await self._connection.request(
                 Kind.FETCH, encode_header(request), wait_s=BEHIND_MS / 1000

@@ -111,6 +111,9 @@ class Fetch(Message, frozen=True):
     read_from_any: bool = False
     """Any replica of the open segment may answer, as far as it knows what is committed (F5). With nothing to
     answer with when the wait is over, the leader is asked: an empty answer is always the leader's."""
+    as_it_is: bool = False
+    """With `here_only`, from a client that compares copies: damage to this one is an error at once, where
+    others are answered from another copy, or from this one once it is mended."""
 
 
 class FetchAnswer(Message, frozen=True):

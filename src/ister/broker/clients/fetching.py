@@ -22,7 +22,7 @@ from ister.broker.topic.followed_copy import FollowedCopy
 from ister.broker.topic.location import Follower, Remote
 from ister.broker.topic.reads import Reads
 from ister.broker.topic.topic_log import TopicLog
-from ister.errors import StorageFailed, UnknownTopic
+from ister.errors import CorruptSegment, NotLeader, StorageFailed, UnknownTopic
 from ister.metadata.state import SegmentState
 from ister.metrics import Counter, Histogram
 from ister.protocol import messages
@@ -87,7 +87,12 @@ class Fetches:
                 raise UnknownTopic(f"topic {topic.state.name} was deleted")
             if not topic.places.is_elsewhere(request.offset):
                 break  # else another node leads now: the next record will be there
-        await self._fetch_here(connection, correlation, request, topic.reads)
+        try:
+            await self._fetch_here(connection, correlation, request, topic.reads)
+        except NotLeader as error:
+            if request.as_it_is and isinstance(error.__cause__, CorruptSegment):
+                raise error.__cause__.again() from error
+            raise
 
     async def _fetch_followed(
         self,
