@@ -1,13 +1,15 @@
 """How far a job is, on the standard error: one line that moves on a terminal, plain lines in a pipe.
 
 The rate is that of the last seconds, so that the time left follows what is true now. A terminal is written to
-ten times a second at most, a pipe every ten seconds. Scripts that asked for JSON get nothing in a pipe.
+twice a second, also while nothing ends, so that a person sees that it lives; a pipe every ten seconds.
+Scripts that asked for JSON get nothing in a pipe.
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,7 +18,7 @@ from typing import Final
 
 from ister.cli.terminal import Terminal
 
-TERMINAL_SECONDS: Final = 0.1
+TERMINAL_SECONDS: Final = 0.5
 PIPE_SECONDS: Final = 10.0
 RATE_SECONDS: Final = 10.0
 _BAR_CELLS: Final = 24
@@ -71,45 +73,53 @@ class ProgressLine:
         self._moves = terminal.errors_to_terminal
         self._said = False
         self._next = 0.0
+        # What a job tells comes from its thread, and the clock's turns from another.
+        self._lock = threading.RLock()
 
     def begins(self, what: str, records: int, size: int) -> None:
-        self.ends()
-        now = self._now()
-        self._stretch = Stretch(what, records, size, now)
-        self._next = now if self._moves else now + PIPE_SECONDS
-        self._show()
+        with self._lock:
+            self.ends()
+            now = self._now()
+            self._stretch = Stretch(what, records, size, now)
+            self._next = now if self._moves else now + PIPE_SECONDS
+            self.show()
 
     def advances(self, records: int, size: int) -> None:
-        if self._stretch is not None:
-            self._stretch.advance(records, size, self._now())
-            self._show()
+        with self._lock:
+            if self._stretch is not None:
+                self._stretch.advance(records, size, self._now())
+                self.show()
 
     def ends(self) -> None:
-        if self._said and self._moves:
-            self._write(_CLEAR_LINE)
-        self._said, self._stretch = False, None
+        with self._lock:
+            if self._said and self._moves:
+                self._write(_CLEAR_LINE)
+            self._said, self._stretch = False, None
 
     def tells(self, message: str) -> None:
         if self._terminal.wants_json:
             return
-        if self._said and self._moves:
-            self._write(_CLEAR_LINE)
-        self._terminal.tell(self._terminal.paint_errors("yellow", message))
-        self._next = 0.0
-        if self._moves:
-            self._show()
+        with self._lock:
+            if self._said and self._moves:
+                self._write(_CLEAR_LINE)
+            self._terminal.tell(self._terminal.paint_errors("yellow", message))
+            if self._moves:
+                self._next = 0.0
+                self.show()
 
-    def _show(self) -> None:
-        stretch, now = self._stretch, self._now()
-        if stretch is None or now < self._next or (not self._moves and self._terminal.wants_json):
-            return
-        self._next = now + (TERMINAL_SECONDS if self._moves else PIPE_SECONDS)
-        self._said = True
-        if self._moves:
-            width = shutil.get_terminal_size().columns
-            self._write(_CLEAR_LINE + moving_line(stretch, now, width, self._terminal))
-        else:
-            self._terminal.tell(plain_line(stretch, now))
+    def show(self) -> None:
+        """Now, if it is time to."""
+        with self._lock:
+            stretch, now = self._stretch, self._now()
+            if stretch is None or now < self._next or (not self._moves and self._terminal.wants_json):
+                return
+            self._next = now + (TERMINAL_SECONDS if self._moves else PIPE_SECONDS)
+            self._said = True
+            if self._moves:
+                width = shutil.get_terminal_size().columns
+                self._write(_CLEAR_LINE + moving_line(stretch, now, width, self._terminal))
+            else:
+                self._terminal.tell(plain_line(stretch, now))
 
     def _write(self, text: str) -> None:
         if sys.stderr is not None:
@@ -119,10 +129,19 @@ class ProgressLine:
 
 @contextmanager
 def show_progress(terminal: Terminal) -> Iterator[ProgressLine]:
-    line = ProgressLine(terminal)
+    line, over = ProgressLine(terminal), threading.Event()
+
+    def turn() -> None:
+        while not over.wait(TERMINAL_SECONDS):
+            line.show()
+
+    clock = threading.Thread(target=turn, name="ister-progress", daemon=True)
+    clock.start()
     try:
         yield line
     finally:
+        over.set()
+        clock.join()
         line.ends()
 
 
@@ -130,7 +149,7 @@ def moving_line(stretch: Stretch, now: float, width: int, terminal: Terminal) ->
     """`tier orders  ████▌   42%  1,200,000 records  240.0 MiB  251.3 MB/s  0:12 left`, as it fits."""
     paint = terminal.paint_errors
     if not stretch.records_wanted and not stretch.bytes_wanted:
-        return paint("dim", f"{stretch.what} ..."[: max(1, width - 1)])
+        return paint("dim", f"{stretch.what} ... {show_seconds(now - stretch.began)}"[: max(1, width - 1)])
     pieces = [
         (stretch.what, "bold"),
         (bar(stretch.part), "cyan"),
