@@ -3,6 +3,7 @@ appends."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from ister.cli.common import counted
@@ -40,10 +41,35 @@ def audit_page(report: AuditReport) -> str:
             ("rate", f"{size / seconds / 1e6:,.0f} MB/s" if seconds else "-"),
         ]
     )
+    _checks(page, report)
     _found(page, report)
     for topic in topics:
         _topic(page, topic, alone=len(topics) == 1)
     return page.to_html()
+
+
+def _checks(page: Page, report: AuditReport) -> None:
+    from ister.spark.jobs.auditing.findings import CHECKS, REPLICA, TABLE
+
+    asked = {
+        **dict.fromkeys(CHECKS, True),
+        REPLICA: any(topic.replicas_compared for topic in report.topics),
+        TABLE: any(topic.table for topic in report.topics),
+    }
+    otherwise: dict[bool, str | Cell] = {
+        True: Cell("holds", "good") if report.is_complete else Cell("not looked at to the end", "warn"),
+        False: "not asked for",
+    }
+    found = Counter(finding.check for topic in report.topics for finding in topic.findings)
+    rows: list[list[str | Cell]] = [
+        [
+            check,
+            about,
+            Cell(counted(found[check], "finding"), "bad") if found[check] else otherwise[asked[check]],
+        ]
+        for check, about in CHECKS.items()
+    ]
+    page.section("Checks", html_table(["check", "that", "and"], "<<<", rows))
 
 
 def _found(page: Page, report: AuditReport) -> None:
@@ -86,7 +112,7 @@ def _topic(page: Page, topic: Audited, *, alone: bool) -> None:
     ]
     line += [Mark(found.start, found.end, 1, found.what, "bad") for found in topic.findings]
     line = [mark for mark in line if mark.end <= topic.end_offset and mark.start >= topic.start_offset]
-    page.section(f"{name}the line", strip_plot(line, label="segments of the topic", ends=ends))
+    page.section(f"{name}The line", strip_plot(line, label="segments of the topic", ends=ends))
     rates = [
         Mark(
             time_us,
@@ -99,8 +125,8 @@ def _topic(page: Page, topic: Audited, *, alone: bool) -> None:
     if rates:
         plot_ends = (show_time(int(rates[0].start)), f"{show_time(int(rates[-1].end))} UTC")
         plot = columns_plot(rates, label="records appended a second", ends=plot_ends)
-        page.section(f"{name}records appended a second", plot)
-    page.section(f"{name}segments", _segments(topic))
+        page.section(f"{name}Records appended a second", plot)
+    page.section(f"{name}Segments", _segments(topic))
 
 
 def _segments(topic: Audited) -> str:

@@ -31,7 +31,7 @@ h1 { font-size: 26px; margin: 0; display: flex; gap: 14px; align-items: center; 
 h2 { font-size: 18px; margin: 36px 0 10px; }
 .verdict { font-size: 14px; font-weight: 600; padding: 3px 12px; border-radius: 999px; color: var(--paper);
   background: var(--bad); }
-.verdict.good { background: var(--good); }
+.verdict.good { background: var(--good); color: var(--paper); }
 .about { color: var(--soft); margin: 4px 0 22px; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; }
 .figure { background: var(--card); border-radius: 8px; padding: 12px 16px; }

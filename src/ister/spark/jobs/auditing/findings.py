@@ -85,13 +85,9 @@ def shown(start: int, end: int) -> str:
     return f"offset {start}" if end == start + 1 else f"offsets {start} to {end - 1}"
 
 
-def without(whole: tuple[int, int], holes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What is left of a range."""
-    left, at = [], whole[0]
-    for start, end in sorted(holes):
-        if start > at:
-            left.append((at, min(start, whole[1])))
-        at = max(at, end)
-    if at < whole[1]:
-        left.append((at, whole[1]))
-    return [(start, end) for start, end in left if start < end]
+def is_told(start: int, end: int, told: Sequence[tuple[int, int]]) -> bool:
+    """Whether a finding or note of its own says of all of these offsets that they are missing."""
+    for low, high in sorted(told):
+        if low <= start < high:
+            start = high
+    return start >= end

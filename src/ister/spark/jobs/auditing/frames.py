@@ -21,6 +21,7 @@ from ister.spark.jobs.auditing.findings import (
     Checked,
     Finding,
     Note,
+    is_told,
     shown,
 )
 from ister.spark.jobs.snapshot import Share
@@ -101,7 +102,7 @@ class _OwnFrames:
         if checked.first_offset < 0:
             checked.first_offset, checked.first_time_us = base, time
         else:
-            if base != checked.next_offset and not _is_told(checked, checked.next_offset, base):
+            if base != checked.next_offset and not is_told(checked.next_offset, base, checked.missing):
                 self._find(CONTINUITY, checked.next_offset, base, f"the next frame begins at {base}")
             if time < checked.last_time_us:
                 self._find(TIME, base, end, f"appended at {time} us, behind one of {checked.last_time_us} us")
@@ -122,7 +123,3 @@ class _OwnFrames:
         self._checked.findings.append(
             Finding(check, low, high, f"{shown(low, high)}: {why}", self._share.segment)
         )
-
-
-def _is_told(checked: Checked, start: int, end: int) -> bool:
-    return any(low <= start and end <= high for low, high in checked.missing)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ister.protocol.messages import SegmentDescription
-from ister.spark.jobs.auditing.findings import CONTINUITY, COUNT, END, TIME, Checked, Finding, shown
+from ister.spark.jobs.auditing.findings import CONTINUITY, COUNT, END, TIME, Checked, Finding, is_told, shown
 
 
 @dataclass
@@ -47,7 +47,7 @@ def join_checked(
         if checked.first_offset < 0:
             continue
         first = checked.first_offset
-        if first != expected and not _all_told(expected, first, missing):
+        if first != expected and not is_told(expected, first, missing):
             low, high = min(expected, first), max(expected, first)
             what = f"{shown(low, high)}: a frame begins at {first} where offset {expected} must follow"
             find(Finding(CONTINUITY, low, high, what, segment.segment))
@@ -66,17 +66,9 @@ def join_checked(
     return last_time
 
 
-def _all_told(start: int, end: int, told: Sequence[tuple[int, int]]) -> bool:
-    """Whether a finding or note of its own says of all of these offsets that they are missing."""
-    for low, high in sorted(told):
-        if low <= start < high:
-            start = high
-    return start >= end
-
-
 def _check_end(segment: AuditedSegment, expected: int, missing: Sequence[tuple[int, int]]) -> None:
     end = segment.end_offset
-    if expected == end or (expected < end and _all_told(expected, end, missing)):
+    if expected == end or (expected < end and is_told(expected, end, missing)):
         return
     low, high = min(expected, end), max(expected, end)
     kind = "is sealed at" if segment.sealed else "ended at"
