@@ -87,6 +87,8 @@ def shown(start: int, end: int) -> str:
 
 def is_told(start: int, end: int, told: Sequence[tuple[int, int]]) -> bool:
     """Whether a finding or note of its own says of all of these offsets that they are missing."""
+    if start > end:
+        return False  # they overlap, and nothing is missing
     for low, high in sorted(told):
         if low <= start < high:
             start = high
