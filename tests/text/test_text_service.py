@@ -8,8 +8,9 @@ import json
 import pytest
 
 from ister.broker.text.service import topic_object
+from ister.broker.topic.sealing import most_it_can_reach
 from ister.errors import InvalidTopicName, UnknownTopic
-from ister.metadata.commands import SealSegment, TrimTopic
+from ister.metadata.commands import AcceptLoss, OpenedSegment, SealSegment, TrimTopic
 from ister.protocol.messages import TopicSettings
 from ister.testing import VirtualLoop, simulate
 from tests.text.fakes import FakeCluster, member
@@ -40,6 +41,27 @@ def test_state_counts_the_records_of_sealed_segments_and_names_their_nodes() -> 
         await first.metadata.propose(TrimTopic(uid, 1_000_000))
         shown = topic_object(first.metadata.state.topics["default/logs"])
         assert (shown["sealed_segments"], shown["last_sealed_entry_offset"]) == ({"2": 950_000}, 1_950_000)
+
+    simulate(main, 1, limit_seconds=60)
+
+
+def test_after_an_accepted_loss_state_counts_records_that_are_there_and_offsets_that_are_gone() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        cluster = FakeCluster(loop.fork("cluster"))
+        node = await cluster.start(1)
+        await node.text.register("logs")
+        await asyncio.sleep(1)
+        topic = node.metadata.state.topics["default/logs"]
+        assert (await node.metadata.propose(OpenedSegment(topic.uid, 1, 1))).ok
+        topic = node.metadata.state.topics["default/logs"]
+        end = most_it_can_reach(topic)
+        starts = node.metadata.state.nodes[1].starts
+        lost = AcceptLoss(topic.uid, 1, end, node.member, [node.member], 100, 1, node.member, True, starts)
+        outcome = await node.metadata.propose(lost)
+        assert outcome.ok, outcome
+        shown = json.loads(await node.text.state("logs"))
+        assert shown["last_sealed_entry_offset"] == end == 71_108_864, "no offset of these is used again"
+        assert shown["sealed_segments"] == {"1": 100}
 
     simulate(main, 1, limit_seconds=60)
 
