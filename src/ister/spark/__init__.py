@@ -21,11 +21,16 @@ from ister.spark.sessions.segments import segments
 
 if TYPE_CHECKING:
     from ister.spark.jobs.audit import audit
+    from ister.spark.jobs.mirror import mirror
     from ister.spark.jobs.tier import tier
 
-__all__ = ["Java", "audit", "find_java", "local_session", "register", "segments", "session", "tier"]
+__all__ = ["Java", "audit", "find_java", "local_session", "mirror", "register", "segments", "session", "tier"]
 
-_JOBS = {"audit": "ister.spark.jobs.audit", "tier": "ister.spark.jobs.tier"}
+_JOBS = {
+    "audit": "ister.spark.jobs.audit",
+    "mirror": "ister.spark.jobs.mirror",
+    "tier": "ister.spark.jobs.tier",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -21,6 +21,8 @@ class Missing(NamedTuple):
 class AllThere(Loss):
     """Whatever is missing is an error that names the offsets."""
 
+    hint = "--skip-missing goes on behind them, and notes the gap in the table."
+
     def __new__(cls) -> AllThere:
         return super().__new__(cls, True)
 
@@ -35,7 +37,7 @@ class AllThere(Loss):
         which = f"offsets from {start} on" if end is None else f"offsets {start} to {end - 1}"
         raise kind(
             f"{which} of {topic} are not there: {why}",
-            hint="--skip-missing goes on behind them, and notes the gap in the table.",
+            hint=self.hint,
             offsets=(start, end) if end is not None else None,
         )
 

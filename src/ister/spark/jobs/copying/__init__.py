@@ -1,0 +1,1 @@
+"""Records of one topic into another, as they are: what mirror and replay share."""
