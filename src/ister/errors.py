@@ -393,6 +393,14 @@ class TableMismatch(IsterError):
     default_hint = "Give each topic, and each way to tier it, a table of its own: another --path."
 
 
+class ReceiptMismatch(IsterError):
+    """What a receipt of a replay says is not what the topic has."""
+
+    code = "receipt-mismatch"
+    wire = 53
+    default_hint = "Nothing was replayed. Without the receipt it can be, into another place."
+
+
 class InvariantBroken(IsterError):
     """A state that must not exist. Raised before harm is done rather than after."""
 

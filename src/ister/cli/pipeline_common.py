@@ -25,6 +25,7 @@ from ister.cli.terminal import Terminal
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from ister.cli.render import Result
     from ister.spark.jobs.running import Stop
     from ister.spark.jobs.watching import Watch
 
@@ -98,6 +99,29 @@ class JobRun(NamedTuple):
             yield
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+def again_and_again(
+    terminal: Terminal, run: JobRun, work: Callable[[], Result | None], pause_s: float
+) -> None:
+    """Until it is stopped; `work` returns what there is to say, if anything. What may pass, such as a broker
+    that is away, is told and tried again."""
+    from ister.cli.render import render
+    from ister.errors import IsterError
+
+    with run.stop_at_interrupt():
+        while not run.stop.is_asked:
+            try:
+                result = work()
+            except IsterError as error:
+                if not error.retriable:
+                    raise
+                run.watch.tells(f"{error.message}; trying again in {pause_s:g} s")
+            else:
+                if result is not None:
+                    run.watch.ends()
+                    render(result, terminal)
+            run.stop.wait(pause_s)
 
 
 @contextmanager

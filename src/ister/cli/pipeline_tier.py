@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ister.cli.common import QUICK, ask_broker, client_options, duration, parse_pairs, pass_terminal
-from ister.cli.pipeline_common import JobRun, SparkOptions, job_run, pipeline_options, size
+from ister.cli.pipeline_common import JobRun, SparkOptions, again_and_again, job_run, pipeline_options, size
 from ister.cli.terminal import Terminal
-from ister.errors import IsterError
 
 if TYPE_CHECKING:
     from ister.cli.render_pipeline import TierView
@@ -114,7 +113,7 @@ def tier(
     _check(terminal, topic, keywords)
     with job_run(terminal, "tier", spark_options) as run:
         if every is not None:
-            _again_and_again(terminal, run, topic, keywords, every / 1000)
+            again_and_again(terminal, run, lambda: _news(run, topic, keywords), every / 1000)
             return None
         view = _round(run, topic, keywords)
     if not view.done.is_complete:
@@ -139,29 +138,13 @@ def _check(terminal: Terminal, topic: str, keywords: dict[str, Any]) -> None:
     ask_broker(terminal, lambda log: log.describe_topic(topic), **QUICK)
 
 
+def _news(run: JobRun, topic: str, keywords: dict[str, Any]) -> TierView | None:
+    view = _round(run, topic, keywords)
+    return view if view.done.commits or view.done.vacuumed else None
+
+
 def _round(run: JobRun, topic: str, keywords: dict[str, Any]) -> TierView:
     from ister.cli.render_pipeline import TierView
     from ister.spark.jobs.tier import tier as tier_job
 
     return TierView(tier_job(run.spark, topic, **keywords, watch=run.watch, stop=run.stop))
-
-
-def _again_and_again(
-    terminal: Terminal, run: JobRun, topic: str, keywords: dict[str, Any], pause_s: float
-) -> None:
-    """Until it is stopped. What may pass, such as a broker that is away, is told and tried again."""
-    from ister.cli.render import render
-
-    with run.stop_at_interrupt():
-        while not run.stop.is_asked:
-            try:
-                view = _round(run, topic, keywords)
-            except IsterError as error:
-                if not error.retriable:
-                    raise
-                run.watch.tells(f"{error.message}; trying again in {pause_s:g} s")
-            else:
-                if view.done.commits or view.done.vacuumed:
-                    run.watch.ends()
-                    render(view, terminal)
-            run.stop.wait(pause_s)

@@ -21,16 +21,26 @@ from ister.spark.sessions.segments import segments
 
 if TYPE_CHECKING:
     from ister.spark.jobs.audit import audit
+    from ister.spark.jobs.lag import lag
     from ister.spark.jobs.mirror import mirror
+    from ister.spark.jobs.replay import replay
     from ister.spark.jobs.tier import tier
 
-__all__ = ["Java", "audit", "find_java", "local_session", "mirror", "register", "segments", "session", "tier"]
+__all__ = [
+    "Java",
+    "audit",
+    "find_java",
+    "lag",
+    "local_session",
+    "mirror",
+    "register",
+    "replay",
+    "segments",
+    "session",
+    "tier",
+]
 
-_JOBS = {
-    "audit": "ister.spark.jobs.audit",
-    "mirror": "ister.spark.jobs.mirror",
-    "tier": "ister.spark.jobs.tier",
-}
+_JOBS = {name: f"ister.spark.jobs.{name}" for name in ("audit", "lag", "mirror", "replay", "tier")}
 
 
 def __getattr__(name: str) -> Any:

@@ -90,7 +90,7 @@ def test_a_mirror_that_died_after_its_batch_was_decided_repeats_nothing_and_keep
         source, target = new_topic("dying"), new_topic("dying-target")
         log.append(source, numbered(0, 30))
 
-        def die_there(reached: str, step: str = step) -> None:
+        async def die_there(reached: str, step: str = step) -> None:
             if reached == step:
                 raise Died
 

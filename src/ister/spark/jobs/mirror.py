@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -172,7 +171,7 @@ class _MirrorJob:
         self._origin = Origin.named(pair.name)
         self._watch = watch
         self._stop = stop
-        self._reach: Callable[[str], None] = reach_of_environment()
+        self._reach = reach_of_environment()
 
     def run(self, batch_bytes: int) -> Mirrored:
         snapshot = self._snapshot
@@ -244,7 +243,7 @@ class _MirrorJob:
         async with ister.connect(self._target_bootstrap) as log:
             committer = Committer(log, self._origin, self._reach)
             committed = await committer.commit(batch, staged, msgspec.json.encode(note).decode())
-            self._reach("committed")
+            await self._reach("committed")
             await self._keep_map(log, committed)
         return committed
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ister import sync
-from ister.errors import ConfigError, OffsetOutOfRange
+from ister.errors import ConfigError, OffsetOutOfRange, TableMismatch
 from ister.names import normalise_topic
 from ister.spark.jobs.lake.opening import PARTITION_COLUMNS, Target, open_table
 from ister.spark.jobs.lake.table import DEAD_LETTERS, Coverage, DataFile, LakeTable, Origin
@@ -120,6 +120,33 @@ def tier(
     return done
 
 
+def tier_range(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    start: int,
+    end: int,
+    *,
+    to: str,
+    path: str | None,
+    bootstrap: str,
+    partition_by: str = "date",
+    catalog: str | None = None,
+    catalog_properties: Mapping[str, str] | None = None,
+    table: str | None = None,
+    watch: Watch,
+    stop: Stop,
+) -> Tiered:
+    """Offsets from `start` to before `end` as a table of their own, which has nothing before and behind."""
+    target = Target(to, path, catalog, dict(catalog_properties or {}), table)
+    target.check()
+    job = _TierJob(
+        spark, bootstrap, replace(snapshot, end=end), target, partition_by, None, FILE_BYTES, False, watch,
+        stop,
+    )  # fmt: skip
+    job.begin_at(start)
+    return job.run()
+
+
 def _decoding(decode: str | None, schema: str | None, nested: bool) -> Decoding | None:
     if decode is None or schema is None:
         return None
@@ -169,6 +196,7 @@ class _TierJob:
         """How far the dead letters were when the tasks were told which to leave out, and by our commits."""
         if decoding is not None:
             self._dead = open_table(target, replace(self._origin, holds=DEAD_LETTERS), dead_letter_schema())
+        self._begins = 0
         covered = self._table.coverage()
         begins = 0 if covered is None else covered.next
         self._done = Tiered(
@@ -180,6 +208,17 @@ class _TierJob:
             begins,
             snapshot.end,
         )
+
+    def begin_at(self, offset: int) -> None:
+        """A table that is new begins with this offset; one that begins with another is another range's."""
+        covered = self._table.coverage()
+        if covered is not None and covered.first != offset:
+            raise TableMismatch(
+                f"{self._done.table} begins with offset {covered.first} of {self._snapshot.topic}, "
+                f"not with {offset}"
+            )
+        self._begins = offset
+        self._done.start_offset = self._done.next_offset = offset if covered is None else covered.next
 
     def run(self) -> Tiered:
         at_once = 0
@@ -206,7 +245,7 @@ class _TierJob:
 
     def _begin(self, covered: Coverage | None) -> Coverage:
         """Where the next offset is to come from; behind what was trimmed, if that is allowed."""
-        begun = covered or Coverage(0, 0)
+        begun = covered or Coverage(self._begins, self._begins)
         start = self._snapshot.start
         if begun.next >= start:
             return begun
