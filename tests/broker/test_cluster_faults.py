@@ -34,7 +34,7 @@ def test_a_node_that_dies_at_any_step_of_a_handoff_costs_no_record(
     async def story(world: World) -> None:
         topic = await make_topic(world)
         dying = VICTIMS[victim](world, topic)
-        await world.leader_of(topic).topic(topic).ensure_open()
+        await world.leader_of(topic).topic(topic).led.ensure_open()
         await world.settle()
         now = at_moment(world, topic, MOMENTS[moment])
         acknowledged: dict[int, bytes] = {}
@@ -68,14 +68,14 @@ def at_moment(world: World, topic: str, command: type[AnyCommand] | None) -> asy
     if command is not None:
         when_applied(world.metadata_leader(), command, now.set)
         return now
-    log = world.leader_of(topic).topic(topic)
-    drain = log._drain
+    handing_off = world.leader_of(topic).topic(topic).handing_off
+    drain = handing_off.drain
 
     async def drain_and_tell(segment: object) -> object:
         now.set()
         return await drain(segment)  # type: ignore[arg-type]
 
-    log._drain = drain_and_tell  # type: ignore[assignment]
+    handing_off.drain = drain_and_tell  # type: ignore[assignment, method-assign]
     return now
 
 

@@ -236,7 +236,7 @@ def test_a_seal_proposed_by_an_earlier_start_never_cuts_what_the_next_one_acknow
         async with world.connect(1, 2, 3) as log:
             await log.append("t", [b"0"])
             leader = world.leader_of("t")
-            segment = leader.topic("t").segment
+            segment = leader.topic("t").led.segment
             assert segment is not None
             late = make_seal(leader.broker.storage, leader.topic("t").state, segment, 1)
             leader.kill()

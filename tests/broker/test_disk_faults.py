@@ -13,7 +13,7 @@ import traceback
 import pytest
 from broker_helpers import SimNode, append_request, frame_of, refusal, simulated
 
-from ister.broker.topic.topic_log import FAULT_RETRY_SECONDS
+from ister.broker.topic.led_segment import FAULT_RETRY_SECONDS
 from ister.errors import IsterError, SegmentFenced, StorageFailed
 from ister.protocol.codec import decode_appended
 from ister.protocol.messages import Append, Fetch, Kind
@@ -209,7 +209,7 @@ def test_the_notes_of_a_topic_on_a_full_disk_are_bounded() -> None:
         for _ in range(300):
             answer = await client.ask(Kind.APPEND, Append("t"), frame_of(b"x" * 100_000))
             assert answer.kind
-        return len(node.broker.topics["default/t"].notes)
+        return len(node.broker.topics["default/t"].led.notes)
 
     assert simulated(scenario) <= 100
 
@@ -224,11 +224,11 @@ def test_a_fault_that_is_told_a_thousand_times_holds_on_to_no_request() -> None:
         node.disk.faults.add("open", prefix="segments/", error=errno.EIO)
         await client.ask(Kind.APPEND, Append("t"), frame_of(b"two"))
         topic = node.broker.topics["default/t"]
-        assert topic.fault is not None
+        assert topic.led.fault is not None
         client.send(*(append_request(n, "t", frame_of(b"x" * 1000)) for n in range(1000)))
         await client.answers(1000)
-        assert topic.fault is not None
-        return sum(1 for _ in traceback.walk_tb(topic.fault.__traceback__))
+        assert topic.led.fault is not None
+        return sum(1 for _ in traceback.walk_tb(topic.led.fault.__traceback__))
 
     assert simulated(scenario) < 100
 

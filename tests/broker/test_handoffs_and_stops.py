@@ -70,7 +70,7 @@ def test_a_producer_is_remembered_by_append_time_and_not_by_the_clock_at_the_sea
         client = await node.connect()
         await client.append("t", frame_of(b"one", producer=7, sequence=0))
         node.clock.jump(10 * DAY_SECONDS)
-        node.broker.topics["default/t"].start_handoff()
+        node.broker.topics["default/t"].handing_off.start()
         await client.append("t", frame_of(b"two", producer=7, sequence=1))
         assert len((await client.describe("t")).segments) == 2
         assert await client.values("t") == [b"one", b"two"]
@@ -84,7 +84,7 @@ def test_a_stop_answers_all_that_is_queued_and_refuses_all_that_is_held() -> Non
     async def scenario(node: SimNode) -> None:
         answers = Answers()
         topic = await node.broker.create_topic("t", {"segment_records": 3}, if_absent=False)
-        await topic.ensure_open()
+        await topic.led.ensure_open()
         node.disk.slow(0.1)
         for number in range(3):
             answers.append(topic, number, b"queued")
@@ -109,8 +109,8 @@ def test_an_append_between_the_stop_of_two_topics_is_answered() -> None:
         first, second, third = [
             await node.broker.create_topic(name, {}, if_absent=False) for name in ("first", "second", "third")
         ]
-        await second.ensure_open()
-        await third.ensure_open()
+        await second.led.ensure_open()
+        await third.led.ensure_open()
         close = first.close
 
         async def closed_with_a_cycle_under_way() -> None:
@@ -132,7 +132,7 @@ def test_a_stop_before_the_seal_of_a_failed_segment_says_that_the_outcome_is_unk
     async def scenario(node: SimNode) -> None:
         answers = Answers()
         topic = await node.broker.create_topic("t", {}, if_absent=False)
-        await topic.ensure_open()
+        await topic.led.ensure_open()
 
         async def unreachable(command: AnyCommand) -> Outcome:
             raise StorageFailed("nobody can say")

@@ -275,7 +275,7 @@ def test_appends_of_clients_that_left_still_count_until_the_disk_has_them() -> N
             visitor.send(append_request(1, "t", frame_of(b"x" * (1 << 20))))
             await asyncio.sleep(1)
             visitor.transport.abort()
-        segment = node.broker.topics["default/t"].segment
+        segment = node.broker.topics["default/t"].led.segment
         assert segment is not None
         return sum(map(len, segment._buffers)), node.server.in_flight_bytes
 
@@ -300,7 +300,7 @@ def test_clients_that_send_and_leave_fill_the_bound_and_no_more(size: int) -> No
             visitor.send(*requests)
             await asyncio.sleep(0.2)
             visitor.transport.abort()
-        segment = node.broker.topics["default/t"].segment
+        segment = node.broker.topics["default/t"].led.segment
         assert segment is not None
         assert sum(map(len, segment._buffers)) <= limit + SCRATCH_BYTES
         client.send(*requests)

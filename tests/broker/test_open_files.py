@@ -37,7 +37,7 @@ def test_a_topic_deleted_while_its_failed_segment_is_reopened_closes_no_file_twi
         client.send(append_request(1, "t", frame_of(b"two")))
         topic = node.broker.topics["default/t"]
         node.disk.slow(0.5)  # the reopening takes a while
-        while topic._opening is None:  # noqa: ASYNC110
+        while topic.led.opening is None:  # noqa: ASYNC110
             await asyncio.sleep(0.0001)
         await node.broker.delete_topic("t")
         await topic.settled()
@@ -181,7 +181,7 @@ def test_a_topic_deleted_while_its_failed_segment_is_reopened_leaves_no_file_ope
         client.send(append_request(1, "t", frame_of(b"two")))
         topic = node.broker.topics["default/t"]
         node.disk.slow(0.5)
-        while topic._opening is None:  # noqa: ASYNC110
+        while topic.led.opening is None:  # noqa: ASYNC110
             await asyncio.sleep(0.0001)
         await node.broker.delete_topic("t")
         await topic.settled()

@@ -67,9 +67,10 @@ def test_a_segment_sealed_while_a_time_is_looked_for_is_not_skipped() -> None:
         await asyncio.sleep(1)
         since = node.clock.now_us()
         topic = node.broker.topics["default/t"]
-        topic.start_handoff()
-        assert topic._handing_off is not None
-        topic._handing_off.add_done_callback(lambda _: topic.start_handoff())  # as a filling append would
+        handing_off = topic.handing_off
+        handing_off.start()
+        assert handing_off.task is not None
+        handing_off.task.add_done_callback(lambda _: handing_off.start())  # as a filling append would
         asked = asyncio.ensure_future(topic.reads.offset_at(since))
         answers = Answers()
         answers.append(topic, 1, b"new")  # held, and released into segment 2

@@ -17,7 +17,7 @@ from ister.broker.clients.requests import Requests
 from ister.broker.node.broker import Broker
 from ister.broker.topic import handing_off as topic_handoff
 from ister.broker.topic import handoff, sealing
-from ister.broker.topic.topic_log import TopicLog
+from ister.broker.topic.handing_off import HandingOff
 from ister.errors import IsterError, NotLeader
 from ister.metadata.commands import Outcome, SealSegment
 from ister.metadata.proposing import Proposals
@@ -157,15 +157,15 @@ def a_read_does_not_ask_the_leader() -> contextlib.AbstractContextManager[Any]:
 
 def the_end_is_taken_before_the_drain() -> contextlib.AbstractContextManager[Any]:
     """W2: the seal's end is what was committed when the handoff began."""
-    drain = TopicLog._drain
+    drain = HandingOff.drain
 
-    async def early(self: TopicLog, segment: Segment) -> Any:
+    async def early(self: HandingOff, segment: Segment) -> Any:
         end = segment.committed_end
         await drain(self, segment)
-        self._handoff.end_offset = end
+        self._led.handoff.end_offset = end
         return [handoff.ProposeSeal(end)]
 
-    return mock.patch.object(TopicLog, "_drain", early)
+    return mock.patch.object(HandingOff, "drain", early)
 
 
 def appends_are_admitted_while_the_seal_is_on_its_way() -> contextlib.AbstractContextManager[Any]:

@@ -24,7 +24,7 @@ from unittest import mock
 from ister.broker.node.broker import Broker
 from ister.broker.topic.known import segment_path
 from ister.broker.topic.topic_log import TopicLog
-from ister.errors import IsterError
+from ister.errors import InvariantBroken, IsterError
 from ister.frame import HEADER_SIZE, FrameHeader, decode_header
 from ister.metadata import replicated
 from ister.metadata.commands import AnyCommand, Outcome, Result, SealSegment, encode_command
@@ -102,10 +102,14 @@ class Watch:
         """Invariant 11: nothing waits without a bound. Looked at now and then."""
         config, node = broker.config, broker.config.node_id
         for name, topic in broker.topics.items():
-            if len(topic._held) > config.max_held_appends:
+            if topic.held_count > config.max_held_appends:
                 self.history.violated(
-                    f"invariant 11: {len(topic._held)} appends to {name} wait at node {node}"
+                    f"invariant 11: {topic.held_count} appends to {name} wait at node {node}"
                 )
+            try:
+                topic.led.validate()
+            except InvariantBroken as error:
+                self.history.violated(f"node {node}: {error.message}")
         if not 0 <= in_flight_bytes <= config.max_in_flight_bytes + config.max_message_bytes:
             self.history.violated(f"invariant 11: {in_flight_bytes} bytes are in flight at node {node}")
 

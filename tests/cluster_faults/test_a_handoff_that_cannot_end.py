@@ -32,7 +32,7 @@ def test_a_request_is_answered_while_a_handoff_finds_no_majority(what: str) -> N
             world.network.partition(leader.host, f"node-{other}")
         world.network.heal(leader.host, "client-2")
         await asyncio.sleep(3)
-        leader.topic(topic).start_handoff()
+        leader.topic(topic).handing_off.start()
         await asyncio.sleep(1)
         work: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
             "describe": lambda: leader.broker.describe(leader.topic(topic)),
@@ -72,8 +72,8 @@ def test_a_forwarded_request_that_is_not_answered_breaks_no_others() -> None:
             await asyncio.sleep(10_000)
             raise AssertionError
 
-        log._propose_seal = never  # type: ignore[assignment, method-assign]
-        log.start_handoff()
+        log.handing_off.propose_seal = never  # type: ignore[assignment, method-assign]
+        log.handing_off.start()
         errors: list[IsterError] = []
         async with world.connect(1) as first:
             asking = asyncio.get_running_loop().create_task(first.offsets_at(topic, 10**17))

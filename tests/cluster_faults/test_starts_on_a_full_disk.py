@@ -18,7 +18,7 @@ def test_a_seal_of_an_earlier_start_is_refused_though_the_number_of_the_start_wa
             await leader.start()
             await world.settle()
             assert (await log.append("t", [b"1"])).base_offset == 1
-            segment = leader.topic("t").segment
+            segment = leader.topic("t").led.segment
             assert segment is not None
             late = make_seal(leader.broker.storage, leader.topic("t").state, segment, 2)
             leader.kill()

@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from ister.broker.topic import handoff as steps
-from ister.broker.topic.topic_log import TopicLog
+from ister.broker.topic.handing_off import HandingOff
 from ister.metadata.commands import AnyCommand, Outcome, SealSegment
 from ister.metadata.state import ClusterState, TopicState
 from ister.protocol.codec import decode_appended
@@ -120,24 +120,24 @@ async def producers_race_the_seals(world: World) -> None:
 
 def the_count_is_captured_before_the_drain() -> AbstractContextManager[Any]:
     """W2: what is proposed as the end is what was committed when the segment was found full."""
-    drain = TopicLog._drain
+    drain = HandingOff.drain
 
-    async def early(self: TopicLog, segment: Segment) -> list[steps.Effect]:
+    async def early(self: HandingOff, segment: Segment) -> list[steps.Effect]:
         end = segment.committed_end
         await drain(self, segment)
-        self._handoff.end_offset = end
+        self._led.handoff.end_offset = end
         return [steps.ProposeSeal(end)]
 
-    return mock.patch.object(TopicLog, "_drain", early)
+    return mock.patch.object(HandingOff, "drain", early)
 
 
 def in_flight_appends_are_not_waited_for() -> AbstractContextManager[Any]:
     """D9: the end is taken while the writer goes on; what it writes then is acknowledged all the same."""
 
-    async def hasty(self: TopicLog, segment: Segment) -> list[steps.Effect]:
-        return self._handoff.step(steps.Drained(segment.committed_end))
+    async def hasty(self: HandingOff, segment: Segment) -> list[steps.Effect]:
+        return self._led.handoff.step(steps.Drained(segment.committed_end))
 
-    return mock.patch.object(TopicLog, "_drain", hasty)
+    return mock.patch.object(HandingOff, "drain", hasty)
 
 
 # Two proposals of one rollover (W3).
@@ -190,7 +190,7 @@ async def the_lease_goes_while_an_append_waits(world: World) -> None:
     first, second = [node.node_id for node in world.up if node is not leader]
     async with world.connect(first) as log, world.connect(second) as other:
         assert (await log.append(topic, [b"0"])).base_offset == 0
-        segment = await leader.topic(topic).ensure_open()
+        segment = await leader.topic(topic).led.ensure_open()
         write_in_the_worker(leader)
         leader.disk.slow(0.5)
         sending = [asyncio.ensure_future(log.append(topic, [b"1"]))]

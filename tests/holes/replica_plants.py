@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-from ister.broker.topic.replicated import ReplicatedTopic
-from ister.broker.topic.topic_log import TopicLog
+from ister.broker.topic.handing_off import HandingOff
+from ister.broker.topic.leadership import Leadership
 from ister.metadata.commands import SealSegment
 from ister.protocol.peer import node_of
 from ister.replication.recovery.recovering import Attempt
@@ -130,13 +130,13 @@ def a_leader_needs_nobody() -> AbstractContextManager[Any]:
 
 def who_cannot_lead_any_more_deletes_what_it_has() -> AbstractContextManager[Any]:
     """D15: a broker that was not the owner any more, as far as it knew, cleared its disk."""
-    stop = ReplicatedTopic._stop_leading
+    stop = Leadership.stop_leading
 
-    def and_clear(self: ReplicatedTopic, segment: Segment, why: str) -> None:
+    def and_clear(self: Leadership, segment: Segment, why: str) -> None:
         stop(self, segment, why)
         self._storage.disk.remove(segment.identity.path + ".log")
 
-    return mock.patch.object(ReplicatedTopic, "_stop_leading", and_clear)
+    return mock.patch.object(Leadership, "stop_leading", and_clear)
 
 
 # D16: somebody dies in the middle of a handoff.
@@ -149,17 +149,17 @@ Dies = Callable[[World], Awaitable[None]]
 async def stops_at(world: World, step: str, before: Callable[[Any], Awaitable[object]] | None = None) -> None:
     """The leader fills its segment and never gets past this step of the handoff: it is gone for good."""
     reached = asyncio.Event()
-    original = getattr(TopicLog, step)
+    original = getattr(HandingOff, step)
 
-    async def never(self: TopicLog, *args: Any) -> Any:
-        if self.state.open_segment.segment > 1:
+    async def never(self: HandingOff, *args: Any) -> Any:
+        if self._topic.state.open_segment.segment > 1:
             return await original(self, *args)
         if before is not None:
             await before(original(self, *args))
         reached.set()
         return await asyncio.Event().wait()
 
-    with mock.patch.object(TopicLog, step, never):
+    with mock.patch.object(HandingOff, step, never):
         async with world.connect(*world.nodes) as log:
             for number in range(10):
                 await log.append("t", [b"%d" % number])
@@ -168,11 +168,11 @@ async def stops_at(world: World, step: str, before: Callable[[Any], Awaitable[ob
 
 
 async def dies_before_it_drains(world: World) -> None:
-    await stops_at(world, "_drain")
+    await stops_at(world, "drain")
 
 
 async def dies_before_it_proposes(world: World) -> None:
-    await stops_at(world, "_propose_seal")
+    await stops_at(world, "propose_seal")
 
 
 async def dies_with_its_proposal_on_the_way(world: World) -> None:
@@ -180,7 +180,7 @@ async def dies_with_its_proposal_on_the_way(world: World) -> None:
         task = asyncio.ensure_future(proposing)
         await asyncio.wait([task], timeout=0.0005)  # less than any message takes
 
-    await stops_at(world, "_propose_seal", a_little)
+    await stops_at(world, "propose_seal", a_little)
 
 
 async def the_next_leader_dies_before_it_opens(world: World) -> None:

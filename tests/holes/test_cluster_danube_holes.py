@@ -49,8 +49,8 @@ def test_d9_an_empty_topic_that_is_sealed_goes_on_at_0() -> None:
             for _ in range(3):
                 before = len(world.nodes[1].topic("t").state.segments)
                 leader = world.leader_of("t").topic("t")
-                await leader.ensure_open()
-                leader.start_handoff()
+                await leader.led.ensure_open()
+                leader.handing_off.start()
                 await plants.until(lambda b=before: len(world.nodes[1].topic("t").state.segments) > b)  # type: ignore[misc]
                 await world.settle()
             chain = world.nodes[1].topic("t").state.segments

@@ -174,8 +174,8 @@ def test_an_empty_sealed_segment_is_no_loss_and_keeps_nobody_out() -> None:
             await log.append("t", numbers(3))
         first = world.leader_of("t")
         for _ in range(2):  # two handoffs of a topic in which nothing is appended
-            await world.leader_of("t").topic("t").ensure_open()
-            world.leader_of("t").topic("t").start_handoff()
+            await world.leader_of("t").topic("t").led.ensure_open()
+            world.leader_of("t").topic("t").handing_off.start()
             await asyncio.sleep(2)
         state = first.topic("t").state
         empty = next(one for one in state.segments[:-1] if one.is_empty)
@@ -224,8 +224,8 @@ def test_an_empty_segment_of_which_no_copy_is_left_is_no_shortage() -> None:
             await log.append("t", numbers(3))
         topic = world.leader_of("t").topic("t")
         for _ in range(2):
-            await world.leader_of("t").topic("t").ensure_open()
-            world.leader_of("t").topic("t").start_handoff()
+            await world.leader_of("t").topic("t").led.ensure_open()
+            world.leader_of("t").topic("t").handing_off.start()
             await asyncio.sleep(2)
         empty = next(one for one in topic.state.segments[:-1] if one.is_empty)
         gone = SetReplicas(topic.state.uid, empty.segment, list(empty.replicas), empty.replicas[:1])

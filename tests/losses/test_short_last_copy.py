@@ -26,7 +26,7 @@ async def sealed_behind_one(world: World) -> Split:
     async with world.connect() as log:
         found = await split(world, log)
     leader, _ = found.ahead
-    leader.topic("t").start_handoff()
+    leader.topic("t").handing_off.start()
     await asyncio.sleep(2)
     assert leader.topic("t").state.segments[0].end_offset == 10
     return found
@@ -182,7 +182,7 @@ def test_a_short_copy_that_is_being_looked_at_after_a_start_is_not_called_a_loss
         async with world.connect() as log:
             await log.append("t", numbers(5))
         leader = world.leader_of("t")
-        leader.topic("t").start_handoff()
+        leader.topic("t").handing_off.start()
         await asyncio.sleep(5)
         nodes: list[WorldNode] = list(world.nodes.values())
         gone = next(one for one in nodes if one.member in leader.topic("t").state.segments[0].replicas[1:])
@@ -216,7 +216,7 @@ def test_f6_the_longest_of_several_short_copies_is_kept_and_the_others_are_broug
             await asyncio.sleep(1)
             cut_off(world, longer)
             await log.append("t", numbers(4, 6))
-        leader.topic("t").start_handoff()
+        leader.topic("t").handing_off.start()
         await asyncio.sleep(2)
         spare = [one for one in world.nodes.values() if one not in replicas]
         for node in ahead:

@@ -88,7 +88,7 @@ def test_h2_what_a_leader_had_not_acknowledged_when_it_hears_of_its_loss_goes_to
         ]
         await asyncio.sleep(1)
         if is_draining:
-            leader.topic("t").start_handoff()
+            leader.topic("t").handing_off.start()
         async with others(world, leader) as log:
             end = (await give_up(log)).lost_end
             assert not any(append.done() for append in waits)

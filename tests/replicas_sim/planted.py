@@ -15,7 +15,7 @@ import msgspec
 
 from ister.broker.node import sealed
 from ister.broker.node.replicas import NodeReplication
-from ister.broker.topic.replicated import ReplicatedTopic
+from ister.broker.topic.unrecovered import Unrecovered
 from ister.frame import Bytes, Corrupt, Frame, FrameHeader, Incomplete, decode_header
 from ister.io.clock import Clock
 from ister.io.disk import Disk
@@ -57,7 +57,7 @@ def _all_of(*patches: Planted) -> Iterator[None]:
 def a_restarted_leader_goes_on_appending() -> Planted:
     """A3: it finds its segment open, its own log whole, and gives out the next offset."""
     never = property(lambda topic: False)
-    return mock.patch.multiple(ReplicatedTopic, _is_lost=never, _is_being_recovered=never)
+    return mock.patch.multiple(Unrecovered, may_have_records=never, is_begun=never)
 
 
 def a_duplicate_is_acknowledged_before_its_original_is_committed() -> Planted:

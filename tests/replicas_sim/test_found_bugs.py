@@ -143,7 +143,7 @@ def test_a_leader_that_learns_of_its_successor_by_a_snapshot_passes_on_what_it_h
             held = asyncio.ensure_future(world.send(log, "t", b"held"))
             for number in range(30):
                 await world.send(elsewhere, "t", b"%d" % number, session="y")
-            stale = world.topic(leader).leading
+            stale = world.topic(leader).led.leading
             assert stale is not None
             # No follower comes to tell it before the metadata does.
             with mock.patch.object(stale, "answered"):

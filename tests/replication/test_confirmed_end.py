@@ -137,7 +137,8 @@ def test_a_producer_is_answered_whatever_comes_of_the_question_who_leads() -> No
         frame = bytearray(encode([b"1"], producer_id=77, sequence=2))
         header = decode_header(frame)
         assert isinstance(header, FrameHeader)
-        with mock.patch.object(world.topic(leader), "confirm_end", side_effect=RuntimeError("a defect")):
+        leadership = world.topic(leader).leadership
+        with mock.patch.object(leadership, "confirm_end", side_effect=RuntimeError("a defect")):
             world.topic(leader).append(frame, header, sink, 1, 0.0)
             await world.until(lambda: bool(sink.answers))
 

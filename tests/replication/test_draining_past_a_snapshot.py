@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from unittest import mock
 
+from ister.broker.topic.life import Stage
 from ister.raft import driver
 from tests.replicas_sim.small import World, play
 
@@ -24,10 +25,10 @@ def test_a_leader_that_drains_and_learns_of_its_successor_by_a_snapshot_goes_on(
             # One frame that fills the segment past its hard cap: the handoff begins at once (A8), and drains.
             values = [b"held %d" % number for number in range(8)]
             held = asyncio.ensure_future(world.send(log, "t", *values))
-            await world.until(lambda: world.topic(leader).is_being_sealed)
+            await world.until(lambda: world.topic(leader).led.stage is Stage.ENDING)
             for number in range(30):
                 await world.send(elsewhere, "t", b"%d" % number, session="y")
-            stale = world.topic(leader).leading
+            stale = world.topic(leader).led.leading
             assert stale is not None
             # No follower comes to tell it before the metadata does.
             with mock.patch.object(stale, "answered"):

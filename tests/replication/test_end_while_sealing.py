@@ -45,7 +45,7 @@ def test_an_empty_answer_is_given_only_where_no_seal_may_have_been_applied(repli
             return await real(self, command, *args)
 
         with mock.patch.object(type(metadata), "propose", propose):
-            world.topic(leader).start_handoff()
+            world.topic(leader).handing_off.start()
             await world.until(lambda: world.segment(seen_by=there[0]).segment == 2)
             async with world.at(there[0]) as log:
                 await world.send(log, "t", b"2", session="y")

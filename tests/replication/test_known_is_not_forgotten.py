@@ -55,8 +55,8 @@ def test_a_follower_that_is_sent_something_after_a_recovery_began_is_not_in_doub
             disk.faults.clear()
         # The leader hears of nothing but what `a` says to its frames: it is cut off from the other.
         topic = world.topic(leader)
-        assert topic.leading is not None
-        ask = topic.leading
+        assert topic.led.leading is not None
+        ask = topic.led.leading
         copies = world.nodes[a].running.replication.copies
         uid = world.segment(seen_by=a).uid
         follower = copies.followers.get(uid)

@@ -41,7 +41,7 @@ def test_a_recovery_that_was_given_up_is_not_told_of_for_ever() -> None:
         mine._given_up[segment.uid] = (world.topic(b).state.uid, "too few replicas are left")
         for other in (leader, a):
             world.cut(b, other)
-        world.topic(leader).start_handoff()
+        world.topic(leader).handing_off.start()
         await world.until(lambda: world.segment(number=1, seen_by=a).is_sealed)
         async with world.at(a) as log:
             for number in range(30):

@@ -53,7 +53,7 @@ def test_a_topic_that_is_still_its_own_and_cannot_be_opened_is_an_error(
         await node.start()
         await world.settle()
         with pytest.raises(CorruptSegment):
-            await node.topic("t").ensure_open()
+            await node.topic("t").led.ensure_open()
         assert len(told(caplog, logging.ERROR)) == 1
 
     with caplog.at_level(logging.DEBUG, "ister.broker"):

@@ -36,7 +36,7 @@ def test_what_is_appended_is_on_all_three_disks() -> None:
         segment = leader.topic("t").state.open_segment
         assert len(segment.replicas) == 3
         path = f"segments/{leader.topic('t').state.uid:016d}/{segment.segment:08d}-{segment.uid:016d}.log"
-        position = leader.topic("t").segment.position  # type: ignore[union-attr]
+        position = leader.topic("t").led.segment.position  # type: ignore[union-attr]
         images = {node.disk.durable_bytes(path, 0, position) for node in world.up}
         assert len(images) == 1 and len(images.pop()) == position
 

@@ -33,7 +33,7 @@ def test_what_waited_for_room_before_it_was_appended_did_not_wait_for_replicas()
         frame, answers = bytearray(encode([b"1"])), _Answers()
         topic.append(frame, admit(frame), answers, 1, monotonic() - 11)
         for _ in range(2):
-            topic.check_quorum(monotonic())
+            topic.leadership.check_quorum(monotonic())
         async with asyncio.timeout(60):
             await answers.said
             await asyncio.sleep(5)

@@ -66,7 +66,7 @@ def test_p3_what_lies_behind_damage_is_not_cut_before_somebody_has_sent_it() -> 
         other = nodes[next(member for member in first.replicas if member != leader.member)]
         await asyncio.sleep(1)
         other.kill()
-        leader.topic("t").start_handoff()
+        leader.topic("t").handing_off.start()
         await until(lambda: any(one.uid == first.uid for one in sealed(world)))
         segment = next(one for one in sealed(world) if one.uid == first.uid)
         assert len(durable(world, other, segment)) >= segment.end_position

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+from ister.broker.topic import handoff
 from ister.broker.topic import log_opening as opening
-from ister.broker.topic import topic_log
+from ister.broker.topic.handing_off import HandingOff
 from ister.broker.topic.topic_log import TopicLog
 from ister.errors import IsterError
 from ister.io.disk import Disk
@@ -62,15 +63,15 @@ def recovery_stops_at_the_first_bad_frame() -> contextlib.AbstractContextManager
 
 def the_end_is_taken_before_the_drain() -> contextlib.AbstractContextManager[Any]:
     """W2: the seal's end is what was committed when the handoff began."""
-    drain = TopicLog._drain
+    drain = HandingOff.drain
 
-    async def early(self: TopicLog, open_segment: Segment) -> Any:
+    async def early(self: HandingOff, open_segment: Segment) -> Any:
         end = open_segment.committed_end
         await drain(self, open_segment)
-        self._handoff.end_offset = end
-        return [topic_log.steps.ProposeSeal(end)]
+        self._led.handoff.end_offset = end
+        return [handoff.ProposeSeal(end)]
 
-    return mock.patch.object(TopicLog, "_drain", early)
+    return mock.patch.object(HandingOff, "drain", early)
 
 
 def a_lease_is_asked_for_only_once() -> contextlib.AbstractContextManager[Any]:
@@ -160,8 +161,9 @@ def a_closed_segment_is_synced() -> contextlib.AbstractContextManager[Any]:
             self._let_go = let_go
 
     def confused(self: TopicLog, broken: Segment, job: FlushJob) -> None:
-        if broken is not self._segment and self._segment is not None and self._handoff.admits:
-            self._run_soon(self._handoff.step(topic_log.steps.StorageBroke(broken.committed_end)))
+        led = self.led
+        if broken is not led.segment and led.segment is not None and led.handoff.admits:
+            self.handing_off.carry_out(led.handoff.step(handoff.StorageBroke(broken.committed_end)))
         else:
             failed(self, broken, job)
 

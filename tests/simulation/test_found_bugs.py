@@ -78,7 +78,7 @@ def test_an_interval_topic_never_lets_a_cycle_overtake_another() -> None:
         async with world.connect() as log:
             await log.create_topic("strong")
             await log.create_topic("loose", fsync="interval")
-            segment = await world.node.broker.topics["default/loose"].ensure_open()
+            segment = await world.node.broker.topics["default/loose"].led.ensure_open()
             for number in range(30):
                 await world.send(log, "loose", b"l%d" % number)
                 commits.submit(segment)
@@ -133,10 +133,10 @@ def test_a_full_disk_and_an_operator_do_not_both_decide_where_a_segment_ends() -
             topic = world.node.broker.topics["default/t"]
             world.disk.capacity -= world.disk.free_bytes()
             sending = asyncio.ensure_future(world.send(log, "t", b"y" * 70_000))
-            while topic._opening is None:  # noqa: ASYNC110 (the moment in question is no event)
+            while topic.led.opening is None:  # noqa: ASYNC110 (the moment in question is no event)
                 await asyncio.sleep(0.00001)
             world.disk.capacity = 1 << 40
-            topic.start_handoff()
+            topic.handing_off.start()
             await sending
             await world.send(log, "t", b"z")
         assert [send.outcome.value for send in world.history.sends] == ["acknowledged"] * 3

@@ -83,7 +83,7 @@ class Fetches:
             if deadline <= loop.time() or not await topic.reads.is_at_end(request.offset):
                 break
             await self._wait_for_records(topic, request.offset, deadline - loop.time())
-            if topic.is_deleted:
+            if topic.known.is_deleted:
                 raise UnknownTopic(f"topic {topic.state.name} was deleted")
             if not topic.places.is_elsewhere(request.offset):
                 break  # else another node leads now: the next record will be there
@@ -108,7 +108,7 @@ class Fetches:
         found = topic.places.locate(request.offset)
         if not isinstance(found, Follower):
             return False
-        copy = FollowedCopy(topic, found.copy)
+        copy = FollowedCopy(topic, found.copy, self._broker.disk)
         loop, leader = asyncio.get_running_loop(), copy.state.open_segment.leader
         while copy.end_offset <= request.offset and copy.is_there and loop.time() < deadline:
             if not self._broker.metadata.is_alive(leader):
@@ -254,7 +254,7 @@ class Fetches:
         woken = asyncio.Event()
         try:
             async with asyncio.timeout(seconds):
-                while not topic.is_deleted and not is_over():
+                while not topic.known.is_deleted and not is_over():
                     topic.known.wait_for_commit(woken.set)
                     await woken.wait()
                     woken.clear()

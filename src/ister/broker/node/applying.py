@@ -54,7 +54,7 @@ class Applying:
             case BeginRecovery():
                 topic = self._topic_of(command.topic_uid)
                 broker.replication.recovery_began(topic.state)
-                topic.recovery_began()
+                topic.leadership.recovery_began()
             case AlterTopic():
                 self._topic_of(command.topic_uid).settings_changed()
             case SetReplicas():
@@ -91,7 +91,7 @@ class Applying:
                 self._topic_deleted(topic.state.uid)
                 continue
             is_trimmed = found.start_offset > topic.state.start_offset
-            topic.state = found
+            topic.known.state = found
             topic.settings_changed()
             if is_trimmed:
                 broker.spawn(broker.upkeep.drop_trimmed(found.uid))

@@ -393,7 +393,7 @@ class Broker:
     async def describe(self, topic: TopicLog, *, with_segments: bool = True) -> TopicDescription:
         if topic.leads and not topic.awaits_recovery:
             try:
-                await topic.ensure_open()
+                await topic.led.ensure_open()
             except IsterError as error:
                 log.warning("described without its open segment: %s", error)
         found = describe_topic(self, topic, await ask_about(self, topic) if with_segments else None)

@@ -151,8 +151,8 @@ class NodeReplication:
             lag = 0
             for topic in list(self._broker.topics.values()):
                 if topic.leads:
-                    topic.check_quorum(monotonic)
-                    topic.check_replicas(now)
+                    topic.leadership.check_quorum(monotonic)
+                    topic.leadership.check_replicas(now)
                     lag = max(lag, topic.facts.follower_lag)
             self.follower_lag = lag
 
@@ -173,16 +173,16 @@ class NodeReplication:
     async def hand_over(self) -> None:
         """Before a stop: let others lead what has other replicas, so that nobody has to find out that this
         node is gone. What cannot be handed over in time is recovered by them."""
-        leading = [topic for topic in self._broker.topics.values() if topic.leads_replicas]
+        leading = [topic for topic in self._broker.topics.values() if topic.leadership.has_followers]
         if leading and not self._broker.metadata.has_majority:
             log.warning("too few voters answer: what this node leads is not handed over, others recover it")
             return
         for topic in leading:
-            topic.start_handoff()
+            topic.handing_off.start()
         try:
             async with asyncio.timeout(HAND_OVER_SECONDS):
                 for topic in leading:
-                    await topic.handed_over()
+                    await topic.handing_off.finished()
         except TimeoutError:
             log.warning("not all segments were handed over before the stop; others recover them")
 
@@ -220,12 +220,12 @@ class NodeReplication:
 
     async def stop_leading(self, topic_uid: int, segment_uid: int) -> Known:
         topic = self._topic(topic_uid)
-        return await topic.fenced(segment_uid) if topic is not None else Known()
+        return await topic.leadership.fenced(segment_uid) if topic is not None else Known()
 
     def follower_committed(self, topic_uid: int) -> None:
         topic = self._topic(topic_uid)
         if topic is not None:
-            topic.follower_committed()
+            topic.known.wake_waiters()
 
     # What the metadata tells.
 
@@ -267,7 +267,7 @@ class NodeReplication:
         self._watch.look_at_all()
         for topic in self._broker.topics.values():
             if topic.state.open_segment.recovery:
-                topic.recovery_began()
+                topic.leadership.recovery_began()
         followed = set(self.metadata.state.followed_by(self.member).values())
         self._broker.spawn(self.copies.forget_all_but(followed))
         if self._broker.upkeep.may_remove:

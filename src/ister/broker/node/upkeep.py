@@ -85,10 +85,10 @@ class Upkeep:
         for topic in list(self._broker.topics.values()):
             try:
                 if topic.leads:
-                    await topic.ensure_open()
+                    await topic.led.ensure_open()
             except IsterError as error:
                 # Another node may lead it by now, or nobody: then there is nothing to open here.
-                is_own = topic.leads and not topic.is_deleted
+                is_own = topic.leads and not topic.known.is_deleted
                 level = logging.ERROR if is_own else logging.DEBUG
                 log.log(level, "topic %s cannot be opened: %s", topic.state.name, error)
 
@@ -114,10 +114,10 @@ class Upkeep:
         if self._clock_is_off():
             # What it would call old may be young; and append times never go back (A6).
             if has_better_clocks(self._broker.storage):
-                topic.roll_over()
+                topic.rolling_over.roll_over()
             return
-        if topic.is_old:
-            topic.roll_over()
+        if topic.rolling_over.is_old:
+            topic.rolling_over.roll_over()
         start = first_offset_to_keep(topic.state, topic.facts.bytes, self._broker.clock.now_us())
         if start > topic.state.start_offset and self._may_trim:
             log.info("trimming", extra={"fields": {"topic": topic.state.name, "start_offset": start}})

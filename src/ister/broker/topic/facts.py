@@ -5,30 +5,16 @@ All of it is what this node knows without asking anybody: of what another leads,
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from ister.broker.node.storage import Storage
 from ister.broker.topic.known import KnownTopic
-from ister.broker.topic.reads import OpenLog, Reads
-from ister.errors import IsterError
-from ister.replication.stream.leader import Behind, Leading
+from ister.broker.topic.led_segment import LedSegment
+from ister.broker.topic.reads import Reads
+from ister.replication.stream.leader import Behind
 from ister.wal.followed import FollowedSegment
 
 
-class LedLog(OpenLog, Protocol):
-    @property
-    def leading(self) -> Leading | None:
-        """The followers of the open segment, where it has some and this node leads it."""
-        ...
-
-    @property
-    def fault(self) -> IsterError | None:
-        """Why the open segment could not be opened, until it is."""
-        ...
-
-
 class TopicFacts:
-    def __init__(self, topic: KnownTopic, storage: Storage, reads: Reads, led: LedLog) -> None:
+    def __init__(self, topic: KnownTopic, storage: Storage, reads: Reads, led: LedSegment) -> None:
         self._topic = topic
         self._storage = storage
         self._reads = reads

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ister.broker.topic.reads import read_open
 from ister.errors import CorruptSegment, NotLeader
+from ister.io.disk import Disk
 from ister.metadata.state import TopicState
 from ister.protocol.peer import node_of
 from ister.wal.followed import FollowedSegment
@@ -27,8 +28,9 @@ log = logging.getLogger("ister.broker.followed")
 class FollowedCopy:
     """The open segment's copy here, for one request."""
 
-    def __init__(self, topic: TopicLog, copy: FollowedSegment) -> None:
+    def __init__(self, topic: TopicLog, copy: FollowedSegment, disk: Disk) -> None:
         self._topic = topic
+        self._disk = disk
         self._copy = copy
 
     @property
@@ -52,7 +54,7 @@ class FollowedCopy:
         if not self.is_there:
             raise NotLeader(f"{self._copy.identity.key} is not followed here any more")
         try:
-            found = await read_open(self._topic.disk, self._copy, offset, max_bytes)
+            found = await read_open(self._disk, self._copy, offset, max_bytes)
             if found.damage is not None:
                 raise found.damage
             return found

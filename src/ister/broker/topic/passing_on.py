@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from ister.broker.node.storage import Storage
 from ister.broker.topic.held import HeldAppend
 from ister.errors import IsterError, NotLeader
 from ister.protocol.codec import AppendAnswer
@@ -22,12 +23,12 @@ _PAUSE_SECONDS = 0.05
 
 
 class PassedAppend:
-    __slots__ = ("_append", "_max_seconds", "_topic")
+    __slots__ = ("_append", "_storage", "_topic")
 
-    def __init__(self, topic: TopicLog, append: HeldAppend, max_seconds: float) -> None:
+    def __init__(self, topic: TopicLog, append: HeldAppend, storage: Storage) -> None:
         self._topic = topic
         self._append = append
-        self._max_seconds = max_seconds
+        self._storage = storage
 
     def taken(self, answer: AppendAnswer, node_id: int) -> None:
         append, end = self._append, answer.base_offset + self._append.header.count
@@ -36,8 +37,8 @@ class PassedAppend:
         append.sink.appended(append.token, answer.base_offset, answer.append_time_us, node_id)
 
     def returned(self, error: IsterError) -> None:
-        waited = self._topic.monotonic() - self._append.started
-        if isinstance(error, NotLeader) and waited < self._max_seconds:
+        waited = self._storage.clock.monotonic() - self._append.started
+        if isinstance(error, NotLeader) and waited < self._storage.max_held_seconds:
             asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._again)
         else:
             self._append.sink.refused(self._append.token, error)

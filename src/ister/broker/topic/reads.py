@@ -9,10 +9,11 @@ Offsets that nobody has any more are `RecordsLost` with their range, at every no
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
 from ister.broker.node.storage import Storage
 from ister.broker.topic.known import KnownTopic
+from ister.broker.topic.leadership import Leadership
+from ister.broker.topic.led_segment import LedSegment
 from ister.broker.topic.location import Follower, GivenUp, Here, Remote, Trimmed, Unavailable
 from ister.broker.topic.places import Places
 from ister.broker.topic.sealed_reads import SealedReads, out_of_range
@@ -28,36 +29,12 @@ CURRENT_SECONDS = 1.0
 """How long the metadata leader has to say what is new, before somebody is told that records are gone."""
 
 
-class OpenLog(Protocol):
-    """The open segment where this node leads it, as its readers need it."""
-
-    @property
-    def segment(self) -> Segment | None:
-        """The segment that is open here. For a moment in each handoff it is the one just sealed."""
-        ...
-
-    @property
-    def current(self) -> Segment | None:
-        """The segment that is open both here and in the chain."""
-        ...
-
-    async def ensure_open(self) -> Segment:
-        """The chain's open segment, opened if need be; raises what prevents it."""
-        ...
-
-    async def confirm_end(self, segment: Segment | None) -> None:
-        """Raise `NotLeader` unless the open segment could not have been ended by others without this node
-        having heard: a reader is never told of an early end (promise 5)."""
-        ...
-
-    def found_damage(self, segment: Segment, error: CorruptSegment) -> None:
-        """In the log of the segment that this node leads. Returns if there is nobody else to ask."""
-        ...
-
-
 class Reads:
-    def __init__(self, topic: KnownTopic, storage: Storage, places: Places, led: OpenLog) -> None:
+    def __init__(
+        self, topic: KnownTopic, storage: Storage, places: Places, led: LedSegment, leadership: Leadership
+    ) -> None:
         self._topic = topic
+        self._leadership = leadership
         self._storage = storage
         self._places = places
         self._led = led
@@ -85,7 +62,7 @@ class Reads:
     async def confirmed_end(self) -> int:
         """The committed end as of now; raises what prevents it from being known."""
         end = await self.known_end()
-        await self._led.confirm_end(self._led.current)
+        await self._leadership.confirm_end(self._led.current)
         return end
 
     async def is_at_end(self, offset: int) -> bool:
@@ -131,7 +108,7 @@ class Reads:
         if not self.state.start_offset <= offset <= end:
             raise out_of_range(self._topic, offset, end)
         if offset == end:
-            await self._led.confirm_end(self._led.current)
+            await self._leadership.confirm_end(self._led.current)
             if self.end_offset > offset and not self._topic.is_deleted:
                 return await self.read(offset, max_bytes)  # records came while others were asked
             return found_in([])
@@ -200,7 +177,7 @@ class Reads:
         return failed
 
     def _found_damage(self, segment: Segment, error: CorruptSegment) -> None:
-        self._led.found_damage(segment, error)
+        self._leadership.found_damage(segment, error)
         if error.offsets is not None:
             self._sealed.suspect(segment.identity.uid, error)  # sealed by now, perhaps, with other copies
 
@@ -245,7 +222,7 @@ class Reads:
         finally:
             segment.release()
         if found is None:
-            await self._led.confirm_end(segment)
+            await self._leadership.confirm_end(segment)
             return end
         return found
 

@@ -42,8 +42,8 @@ def describe_topic(
 ) -> TopicDescription:
     """With its segments if it is said how their copies are."""
     state = topic.state
-    weak = WEAK_FSYNC.get(state.settings.fsync)
-    notes = [*([weak] if weak else []), *topic.notes, *([topic.facts.trouble] if topic.facts.trouble else [])]
+    weak, trouble = WEAK_FSYNC.get(state.settings.fsync), topic.facts.trouble
+    notes = [*([weak] if weak else []), *topic.led.notes, *([trouble] if trouble else [])]
     if state.open_segment.recovery:
         notes.append(recovery_note(broker, state, standings or {}))
     notes += map(loss_note, state.lost)
