@@ -23,7 +23,7 @@ from ister.io.clock import Clock
 from ister.protocol.messages import TopicDescription
 from ister.spark.options import StreamOptions
 from ister.spark.ranges import Loss, OffsetRange
-from ister.spark.source.limits import Admission, at_most, at_most_bytes
+from ister.spark.source.limits import Admission, at_most, at_most_bytes, gaps_of
 from ister.spark.source.offsets import StreamOffset, TopicPlace
 from ister.spark.source.pin import ReaderPin
 from ister.spark.source.planning import clip, described, divide, offset_at, pieces_of, topics_now
@@ -198,13 +198,22 @@ class StreamPlanner:
             return dict(ends)
         if self._target is None and not self._admission.admits(count):
             return {topic: start for topic, (start, _) in spans.items()}
-        if limits.max_bytes is not None:
-            segments = {topic: self._found.describe_topic(topic).segments for topic in spans}
+        if count and limits.max_bytes is not None:
+            segments = {topic: there.segments for topic, there in self._described(spans).items()}
             by_bytes = at_most_bytes(limits.max_bytes, spans, segments)
             spans = {topic: (start, by_bytes[topic]) for topic, (start, _) in spans.items()}
-        if limits.max_offsets is not None:
-            return at_most(limits.max_offsets, spans)
+        if limits.max_offsets is not None and count > limits.max_offsets:
+            gaps = {topic: gaps_of(there) for topic, there in self._described(spans).items()}
+            return at_most(limits.max_offsets, spans, gaps)
         return {topic: end for topic, (_, end) in spans.items()}
+
+    def _described(self, topics: Iterable[str]) -> dict[str, TopicDescription]:
+        """Those that are there; of one that was deleted a moment ago the next trigger hears."""
+        found = {}
+        for topic in topics:
+            with suppress(UnknownTopic):
+                found[topic] = self._found.describe_topic(topic)
+        return found
 
     def _wait(self, ends: Mapping[str, int]) -> None:
         seconds = min(_LONGEST_WAIT_S, max(WAIT_S, _WAIT_FOR_EACH_S * len(ends)))
