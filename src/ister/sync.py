@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ister.client import log as asynchronous
 from ister.client.log import Appended
-from ister.client.portal import Portal
+from ister.client.portal import Portal, Turns
 from ister.client.producer import Producer as AsyncProducer
 from ister.client.reader import Chunk, Place, batches_in, clipped
 from ister.client.reader import Reader as AsyncReader
 from ister.client.sync_producer import Producer as Producer
 from ister.client.sync_producer import Receipt as Receipt
 from ister.columns import RecordHeaders
-from ister.errors import ConnectionFailed
+from ister.errors import BadRequest, ConnectionFailed
 from ister.frame import Frame, Record
 from ister.protocol.messages import (
     ClusterAnswer,
@@ -51,13 +51,20 @@ def connect(bootstrap: str, **options: Any) -> Log:
     return Log(bootstrap, options)
 
 
+def connect_in_turns(bootstrap: str, **options: Any) -> Log:
+    """The same without a thread: the client works while this one waits for it. Reads faster, and is for one
+    thread alone, which produces nothing."""
+    return Log(bootstrap, options, in_turns=True)
+
+
 class Log:
-    def __init__(self, bootstrap: str, options: dict[str, Any]) -> None:
+    def __init__(self, bootstrap: str, options: dict[str, Any], *, in_turns: bool = False) -> None:
         self._log = asynchronous.connect(bootstrap, **options)
-        self._portal: Portal | None = None
+        self._in_turns = in_turns
+        self._portal: Portal | Turns | None = None
 
     def __enter__(self) -> Self:
-        self._portal = Portal()
+        self._portal = Turns() if self._in_turns else Portal()
         try:
             self._run(self._log.__aenter__())
         except BaseException:
@@ -105,7 +112,13 @@ class Log:
         async def make() -> AsyncProducer:
             return self._log.producer(topic, **options)
 
-        return Producer(self._open_portal(), self._run(make()))
+        portal = self._open_portal()
+        if isinstance(portal, Turns):
+            raise BadRequest(
+                "a log that works in turns has nobody who sends while records gather",
+                hint="Call ister.sync.connect instead.",
+            )
+        return Producer(portal, self._run(make()))
 
     def read(
         self,
@@ -198,7 +211,7 @@ class Log:
     def control(self, action: str, secret: str, topic: str = "", count: int = 1) -> None:
         self._run(self._log.control(action, secret, topic, count))
 
-    def _open_portal(self) -> Portal:
+    def _open_portal(self) -> Portal | Turns:
         if self._portal is None:
             raise ConnectionFailed("this log is not open", hint="Use it in a with statement.")
         return self._portal
@@ -215,7 +228,7 @@ class Log:
 class Reader:
     """Iterate it for records, or take `frames()` or `batches()`: each begins anew."""
 
-    def __init__(self, portal: Portal, reader: AsyncReader) -> None:
+    def __init__(self, portal: Portal | Turns, reader: AsyncReader) -> None:
         self._portal = portal
         self._reader = reader
 

@@ -11,7 +11,7 @@ import pytest
 from fake_broker import FakeBroker, Fault
 
 from ister import sync
-from ister.errors import BadRequest, ConnectionFailed, MessageTooLarge, UnknownTopic
+from ister.errors import BadRequest, ConnectionFailed, LogClosed, MessageTooLarge, UnknownTopic
 from ister.io.network import TcpNetwork
 
 TOPIC = "default/orders"
@@ -139,3 +139,39 @@ def test_an_interrupted_wait_is_cancelled_and_the_log_lives_on(monkeypatch: pyte
             with pytest.raises(KeyboardInterrupt):
                 log.append("orders", [b"a"])
         assert log.list_topics() == []
+
+
+# Without a thread.
+
+
+def test_a_log_without_a_thread_reads_and_asks_as_the_other_one_does() -> None:
+    with serving() as (_, address):
+        with sync.connect(address) as log:
+            for base in range(0, 500, 5):
+                log.append(TOPIC, [b"%d" % number for number in range(base, base + 5)])
+        threads = threading.active_count()
+        with sync.connect_in_turns(address) as log:
+            assert log.offsets_at(TOPIC, "latest") == 500
+            numbers = [int(record.value or b"") for record in log.read(TOPIC, max_bytes=500)]
+            assert threading.active_count() == threads
+        assert numbers == list(range(500))
+
+
+def test_a_log_without_a_thread_can_be_left_in_the_middle_of_reading() -> None:
+    with serving() as (_, address), sync.connect_in_turns(address) as log:
+        for _ in range(20):
+            log.append(TOPIC, [b"x"] * 5)
+        records = iter(log.read(TOPIC, max_bytes=100))
+        assert next(records).offset == 0
+        log.close()
+        with pytest.raises(LogClosed):
+            log.offsets_at(TOPIC, "latest")
+
+
+def test_a_log_without_a_thread_refuses_a_producer_that_would_gather_for_ever() -> None:
+    with (
+        serving() as (_, address),
+        sync.connect_in_turns(address) as log,
+        pytest.raises(BadRequest, match="in turns"),
+    ):
+        log.producer(TOPIC)

@@ -45,7 +45,7 @@ def test_few_records_are_one_task_and_many_are_as_many_as_there_are_cores() -> N
         (0, 100_000),
         (100_000, 200_000),
     ]
-    assert len(divide([OffsetRange("t", 1, 0, 5_000_001)], 2, None, None)) == 6
+    assert len(divide([OffsetRange("t", 1, 0, 25_000_001)], 2, None, None)) == 6
 
 
 def test_min_partitions_are_spread_by_size_and_an_empty_topic_has_none() -> None:

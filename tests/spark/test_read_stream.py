@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,61 @@ def test_a_query_goes_on_where_its_checkpoint_says(
     log.append("resumed", [b"y"] * 2)
     run()
     assert batches == [(0, [0, 1, 2, 3]), (1, [4]), (2, [5, 6])]
+
+
+def test_available_now_reads_what_was_there_and_nothing_that_came_meanwhile(
+    spark: SparkSession, log: sync.Log, source: Callable[..., DataFrame], tmp_path: Path
+) -> None:
+    """Each batch appends to the topic that it reads: a query that looked again would never end."""
+    log.append("concurrent", [b"x"] * 50)
+    seen: list[list[int]] = []
+
+    def gather(rows: DataFrame, batch: int) -> None:
+        seen.append(sorted(row.offset for row in rows.collect()))
+        log.append("concurrent", [b"y"] * 30)
+
+    query = (
+        source("concurrent", "offset long", startingOffsets="earliest", maxOffsetsPerTrigger=20)
+        .writeStream.foreachBatch(gather)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert seen == [list(range(20)), list(range(20, 40)), list(range(40, 50))]
+
+
+def test_a_topic_that_appears_later_and_matches_the_pattern_joins_the_stream(
+    spark: SparkSession, log: sync.Log, source: Callable[..., DataFrame], start: Start
+) -> None:
+    log.append("joins-1", [b"x"])
+    query = start(source(None, "topic string, offset long", subscribePattern="joins-.*"))
+    query.processAllAvailable()
+    log.append("joins-2", [b"y"] * 2)
+    log.append("joins-1", [b"x"])
+    expected = {("default/joins-1", 1), ("default/joins-2", 0), ("default/joins-2", 1)}
+    deadline = time.monotonic() + 60
+    while set(map(tuple, spark.table("seen").collect())) != expected:
+        assert time.monotonic() < deadline, spark.table("seen").collect()
+        query.processAllAvailable()
+
+
+def test_a_loss_under_a_running_query_ends_it_with_the_offsets_or_is_let_pass_if_that_is_said(
+    spark: SparkSession, log: sync.Log, source: Callable[..., DataFrame], start: Start
+) -> None:
+    log.create_topic("losing", segment_records=10)
+    log.append("losing", [b"x"] * 10)
+    options = {"startingOffsets": '{"losing": {"0": 5}}'}
+    for _ in range(3):
+        log.append("losing", [b"x"] * 10)
+    log.trim_topic("losing", 20)
+    query = start(source("losing", "offset long", **options))
+    with pytest.raises(Exception) as caught:
+        query.processAllAvailable()
+    assert "OffsetOutOfRange: offsets 5 to 19 of default/losing are not there" in str(caught.value)
+    careless = start(source("losing", "offset long", **options, failOnDataLoss="false"), "careless")
+    careless.processAllAvailable()
+    assert offsets_seen(spark, "careless") == list(range(20, 40))
 
 
 def test_an_error_of_a_stream_reaches_the_driver_with_its_hint(

@@ -1,4 +1,4 @@
-"""A thread with an event loop of its own, and the way to it from other threads.
+"""An event loop for callers that have none: in a thread of its own, or in theirs.
 
 Work that is handed over runs on the loop while its caller waits here. Whatever ends that wait early, a
 timeout or Ctrl-C, cancels the work too. After `stop` nothing runs any more and every call says so.
@@ -28,13 +28,8 @@ class Portal:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
-            left = asyncio.all_tasks(self.loop)
-            for task in left:
-                task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         finally:
-            self.loop.close()
+            _finish(self.loop)
 
     @property
     def is_open(self) -> bool:
@@ -56,3 +51,51 @@ class Portal:
         if self.is_open:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
+
+
+class Turns:
+    """The same without a thread: the loop runs while its caller waits, and stands still in between.
+
+    For one thread that does nothing else meanwhile, like a reader that hands on each answer: it saves the
+    way to another thread and back, and both their fights for the interpreter. What was asked for ahead
+    arrives in the socket. A caller that stays away for longer than an answer may take finds its connection
+    broken, and its request is sent again.
+    """
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+
+    @property
+    def is_open(self) -> bool:
+        return not self.loop.is_closed()
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        if not self.is_open:
+            work.close()
+            raise LogClosed("this log is closed", hint="Call ister.sync.connect again.")
+        task = self.loop.create_task(work)
+        try:
+            return self.loop.run_until_complete(asyncio.wait_for(task, timeout_s))
+        except BaseException:
+            task.cancel()
+            raise
+
+    def stop(self) -> None:
+        if self.is_open:
+            _finish(self.loop)
+
+
+def _finish(loop: asyncio.AbstractEventLoop) -> None:
+    """End what still runs on it, and close it."""
+    try:
+        loop.run_until_complete(_end_all())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
+
+
+async def _end_all() -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)

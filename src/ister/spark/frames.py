@@ -33,7 +33,7 @@ class BrokerFrames:
     """Frames from brokers, to be used in a `with`."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._log = sync.connect(bootstrap)
+        self._log = sync.connect_in_turns(bootstrap)
 
     def __enter__(self) -> Self:
         self._log.__enter__()

@@ -19,8 +19,9 @@ from ister.spark.ranges import HOT, Loss, OffsetRange, Piece
 from ister.spark.source.places import Moment, Place
 from ister.spark.source.subscription import Subscription
 
-MAX_RECORDS: Final = 1_000_000
-"""What one task reads when nobody says otherwise."""
+MAX_RECORDS: Final = 5_000_000
+"""What one task reads at most when nobody says otherwise: to begin and end one costs as much as to read
+a hundred thousand."""
 WORTH_A_TASK: Final = 50_000
 """Below this many records each, more tasks cost more than they bring."""
 
