@@ -16,13 +16,3 @@ class ReaderPin(Protocol):
 
     def release(self, reader: str) -> None:
         """It has stopped. A reader that crashes does not get to say so."""
-
-
-class NoPin:
-    """Nobody is told."""
-
-    def hold(self, reader: str, places: Mapping[str, TopicPlace]) -> None:
-        pass
-
-    def release(self, reader: str) -> None:
-        pass
