@@ -1,7 +1,7 @@
 """What Spark does with a topic, beside what it does with the same rows elsewhere.
 
-    formats     where rows can be scanned from: a topic, Parquet; another one is a class more
-    scan        how fast each is scanned: `python -m bench.spark.scan`
-    triggers    what a micro-batch takes, and a query that has nothing to do: `python -m bench.spark.triggers`
-    jobs        tier and audit of a topic: `python -m bench.spark.jobs`
+formats     where rows can be scanned from: a topic, Parquet; another one is a class more
+scan        how fast each is scanned: `python -m bench.spark.scan`
+triggers    what a micro-batch takes, and a query that has nothing to do: `python -m bench.spark.triggers`
+jobs        tier and audit of a topic: `python -m bench.spark.jobs`
 """

@@ -466,8 +466,8 @@ def test_large_batches_are_divided_and_no_task_has_more_than_it_may(log: sync.Lo
 
 
 def test_whoever_pins_is_told_what_the_query_still_needs(log: sync.Log, run: Run) -> None:
-    log.append("pinned", [b"x"] * 4)
-    query = run("pinned", startingOffsets="earliest", groupIdPrefix="report")
+    log.append("told-where", [b"x"] * 4)
+    query = run("told-where", startingOffsets="earliest", groupIdPrefix="report")
     query.trigger()
     query.trigger()
     query.planner.committed(offset(query.checkpoint[-1]))
@@ -475,9 +475,9 @@ def test_whoever_pins_is_told_what_the_query_still_needs(log: sync.Log, run: Run
     (name,) = {name for name, _ in query.pinned.told}
     assert name.startswith("report-") and query.pinned.released == [name]
     assert [places for _, places in query.pinned.told] == [
-        {"default/pinned": 0},
-        {"default/pinned": 4},
-        {"default/pinned": 4},
+        {"default/told-where": 0},
+        {"default/told-where": 4},
+        {"default/told-where": 4},
     ]
 
 
