@@ -14,17 +14,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ister.spark.sessions.java import Java, find_java
-from ister.spark.sessions.local import local_session, register
-from ister.spark.sessions.opening import session
-from ister.spark.sessions.segments import segments
-
 if TYPE_CHECKING:
     from ister.spark.jobs.audit import audit
     from ister.spark.jobs.lag import lag
     from ister.spark.jobs.mirror import mirror
     from ister.spark.jobs.replay import replay
     from ister.spark.jobs.tier import tier
+    from ister.spark.sessions.java import Java, find_java
+    from ister.spark.sessions.local import local_session, register
+    from ister.spark.sessions.opening import session
+    from ister.spark.sessions.segments import segments
 
 __all__ = [
     "Java",
@@ -40,13 +39,21 @@ __all__ = [
     "tier",
 ]
 
-_JOBS = {name: f"ister.spark.jobs.{name}" for name in ("audit", "lag", "mirror", "replay", "tier")}
+_HOMES = {
+    "Java": "sessions.java",
+    "find_java": "sessions.java",
+    "local_session": "sessions.local",
+    "register": "sessions.local",
+    "segments": "sessions.segments",
+    "session": "sessions.opening",
+    **{name: f"jobs.{name}" for name in ("audit", "lag", "mirror", "replay", "tier")},
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Jobs are imported when they are used: a task that reads a topic needs none of them."""
+    """Imported when it is used: Spark starts a process for each commit of a stream, which needs none of it."""
     from importlib import import_module
 
-    if name not in _JOBS:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_JOBS[name]), name)
+    return getattr(import_module(f"ister.spark.{_HOMES[name]}"), name)
