@@ -3,5 +3,6 @@
 formats     where rows can be scanned from: a topic, Parquet; another one is a class more
 scan        how fast each is scanned: `python -m bench.spark.scan`
 triggers    what a micro-batch takes, and a query that has nothing to do: `python -m bench.spark.triggers`
+sink        the ways of writing, and what a micro-batch that is written takes: `python -m bench.spark.sink`
 jobs        tier and audit of a topic: `python -m bench.spark.jobs`
 """

@@ -2,7 +2,8 @@
 
 Rows of 200 B come from Parquet files in the page cache. Each way is run several times in turn, after one that
 is not counted; what is told of each is the median. A stream's time is that of its batches, without the start
-of the query. The sink `noop` beside them is what Spark itself takes for reading and handing over.
+of the query. Beside them are Spark's own `noop`, and a sink in Python that does nothing: what Spark itself
+takes, and what it takes to run any sink in Python.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from bench.cluster.nodes import NodeProcess, free_ports
 from ister import sync
@@ -28,6 +32,29 @@ BATCH_ROWS: Final = 10_000
 BATCHES: Final = 24
 SETTLED_AFTER: Final = 4
 """The first batches of a query warm Spark up."""
+NOOP: Final = "noop"
+NOTHING: Final = "nothing"
+
+
+class Nothing(DataSource):
+    """A sink in Python that drops what it gets."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NOTHING
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
+        return _Dropping()
+
+
+class _Dropping(DataSourceStreamArrowWriter):
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+    def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
+        pass
 
 
 class SinkBench:
@@ -55,35 +82,35 @@ class SinkBench:
         self._check(topic, self._rows)
         return self._rows / seconds
 
-    def stream(self, delivery: str | None) -> float:
-        """Rows a second of one large batch of a stream; of `noop` without a delivery."""
+    def stream(self, delivery: str) -> float:
+        """Rows a second of one large batch of a stream."""
         progress = self._query("many", delivery, self._rows, 1000)
         (batch,) = [one for one in progress if one["numInputRows"]]
         return float(self._rows / (batch["durationMs"]["triggerExecution"] / 1000))
 
-    def batches_ms(self, delivery: str | None) -> list[float]:
+    def batches_ms(self, delivery: str) -> list[float]:
         """How long each micro-batch of 10,000 rows takes over all."""
         progress = self._query("few", delivery, BATCH_ROWS * BATCHES, 1)
         full = [one for one in progress if one["numInputRows"] == BATCH_ROWS]
         assert len(full) == BATCHES, [one["numInputRows"] for one in progress]
         return [float(one["durationMs"]["triggerExecution"]) for one in full[SETTLED_AFTER:]]
 
-    def _query(self, name: str, delivery: str | None, rows: int, files: int) -> list[dict[str, Any]]:
+    def _query(self, name: str, delivery: str, rows: int, files: int) -> list[dict[str, Any]]:
         stream = self._spark.readStream.schema("value binary").option("maxFilesPerTrigger", files)
         return self._run(stream.parquet(str(self._directory / name)), delivery, rows)
 
-    def _run(self, stream: DataFrame, delivery: str | None, rows: int) -> list[dict[str, Any]]:
+    def _run(self, stream: DataFrame, delivery: str, rows: int) -> list[dict[str, Any]]:
         topic = self._fresh_topic()
         checkpoint = self._directory / f"checkpoint-{topic}"
         writer = stream.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-        if delivery is None:
-            query = writer.format("noop").start()
+        if delivery in (NOOP, NOTHING):
+            query = writer.format(delivery).start()
         else:
             writer = writer.format("ister").option("bootstrap.servers", self._bootstrap)
             query = writer.option("topic", topic).option("delivery", delivery).start()
         query.awaitTermination()
         shutil.rmtree(checkpoint)
-        if delivery is not None:
+        if delivery not in (NOOP, NOTHING):
             self._check(topic, rows)
         return [json.loads(one.json) for one in query.recentProgress]
 
@@ -105,6 +132,7 @@ def measure(directory: Path, rows: int, repeats: int) -> dict[str, float]:
     broker = NodeProcess(directory / "broker", free_ports(1)[0], [])
     broker.start()
     spark = local_session("bench", **{"spark.master": "local[2]", "spark.driver.memory": "2g"})
+    spark.dataSource.register(Nothing)
     try:
         bench = SinkBench(spark, broker.address, directory, rows)
         rates: dict[str, list[float]] = {}
@@ -114,12 +142,13 @@ def measure(directory: Path, rows: int, repeats: int) -> dict[str, float]:
                 "table, at-least-once": bench.table("at-least-once"),
                 "stream, exactly-once": bench.stream("exactly-once"),
                 "stream, at-least-once": bench.stream("at-least-once"),
-                "stream, noop": bench.stream(None),
+                "stream, a sink in Python that does nothing": bench.stream(NOTHING),
+                "stream, noop": bench.stream(NOOP),
             }
             for name, rate in found.items() if turn else ():
                 rates.setdefault(f"{name}: rows/s", []).append(rate)
-        for name, delivery in (("exactly-once", "exactly-once"), ("noop", None)):
-            rates[f"micro-batch of {BATCH_ROWS} rows, {name}: p50 ms"] = bench.batches_ms(delivery)
+        for delivery in ("exactly-once", "at-least-once", NOTHING, NOOP):
+            rates[f"micro-batch of {BATCH_ROWS} rows, {delivery}: p50 ms"] = bench.batches_ms(delivery)
         return {name: median(found) for name, found in rates.items()}
     finally:
         spark.stop()

@@ -51,7 +51,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when it is used: Spark starts a process for each commit of a stream, which needs none of it."""
+    """Imported when it is used: Spark starts a process for each commit, which needs none of it."""
     from importlib import import_module
 
     if name not in _HOMES:
