@@ -1,6 +1,6 @@
 """The leader's side of a handoff, a machine without I/O: from "this segment is full" to "the next is open".
 
-The driver (`topic_log`) feeds events and carries out the effects, in the order given.
+The driver (`handing_off`) feeds events and carries out the effects, in the order given.
 
 Fault model: the process may stop at any line; a proposal may be lost, applied twice, or beaten by another
 node's seal of the same segment; the disk may fail while the segment drains.

@@ -42,6 +42,7 @@ class Event(Enum):
     SEALED = auto()
     """The chain has it as sealed, and this node has let go of it."""
     CONTRADICTED = auto()
+    """The chain says of it what cannot be: that it ends below what was acknowledged (F3)."""
     STOP = auto()
 
 
@@ -60,9 +61,9 @@ _NEXT: dict[tuple[Stage, Event], Stage] = {
     (Stage.ENDING, Event.NOT_OPENED): Stage.ENDING,  # the opening that was under way comes to nothing
     (Stage.ENDING, Event.SEALED): Stage.CLOSED,
     (Stage.ENDING, Event.CONTRADICTED): Stage.HALTED,
+    (Stage.HALTED, Event.NOT_OPENED): Stage.HALTED,
     **{(stage, Event.STOP): Stage.OVER for stage in Stage},
     **{(Stage.OVER, event): Stage.OVER for event in Event},
-    **{(Stage.HALTED, event): Stage.HALTED for event in (Event.END, Event.NOT_OPENED)},
 }
 HAS_SEGMENT = frozenset({Stage.OPEN, Stage.REOPENING, Stage.BROKEN, Stage.ENDING, Stage.HALTED})
 
