@@ -177,8 +177,8 @@ class Log:
     def ends_of(self, uids: Mapping[str, int]) -> dict[str, int | None]:
         return self._run(self._log.ends_of(uids))
 
-    def wait_for_records(self, ends: Mapping[str, int], wait_s: float) -> None:
-        self._run(self._log.wait_for_records(ends, wait_s))
+    def wait_for_records(self, ends: Mapping[str, int], wait_s: float) -> bool:
+        return self._run(self._log.wait_for_records(ends, wait_s))
 
     @property
     def cluster_id(self) -> str:

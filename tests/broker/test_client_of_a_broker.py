@@ -140,20 +140,32 @@ def test_the_end_of_a_topic_is_told_only_of_the_one_that_is_meant() -> None:
 
 
 def test_waiting_for_records_ends_with_the_first_or_with_the_time() -> None:
-    async def scenario(node: SimNode) -> tuple[float, float]:
+    async def scenario(node: SimNode) -> list[tuple[bool, float]]:
         async with connect(node) as log:
             await log.append("t", [b"one"])
             await log.append("other", [b"one"])
+            ends = {"t": 1, "other": 1}
             began = node.loop.time()
-            await log.wait_for_records({"t": 1, "other": 1}, 2)
-            in_vain = node.loop.time() - began
+            seen = [(await log.wait_for_records(ends, 2), node.loop.time() - began)]
             began = node.loop.time()
-            waiting = asyncio.ensure_future(log.wait_for_records({"t": 1, "other": 1}, 100))
+            waiting = asyncio.ensure_future(log.wait_for_records(ends, 100))
             await asyncio.sleep(1)
             await log.append("other", [b"two"])
-            await waiting
-            return in_vain, node.loop.time() - began
+            return [*seen, (await waiting, node.loop.time() - began)]
 
     in_vain, not_in_vain = simulated(scenario)
-    assert 1.9 < in_vain < 3
-    assert 1 <= not_in_vain < 2
+    assert (in_vain[0], not_in_vain[0]) == (False, True)
+    assert 1.9 < in_vain[1] < 3
+    assert 1 <= not_in_vain[1] < 2
+
+
+def test_waiting_for_records_of_a_topic_that_is_deleted_ends_with_it() -> None:
+    async def scenario(node: SimNode) -> bool:
+        async with connect(node) as log:
+            await log.append("t", [b"one"])
+            waiting = asyncio.ensure_future(log.wait_for_records({"t": 1}, 100))
+            await asyncio.sleep(1)
+            await log.delete_topic("t")
+            return await asyncio.wait_for(waiting, 10)
+
+    assert simulated(scenario)

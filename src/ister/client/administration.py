@@ -221,27 +221,30 @@ class Administration:
             return None
         return decode_header(ListOffsetsAnswer, answer.header).offsets[0]
 
-    async def wait_for_records(self, ends: Mapping[str, int], wait_s: float) -> None:
-        """Wait until a topic, of those that end at these offsets, has a record there, or the time is over, or
-        something is wrong with one of them: whoever looks next will be told. No record is sent."""
+    async def wait_for_records(self, ends: Mapping[str, int], wait_s: float) -> bool:
+        """Wait until a topic, of those that end at these offsets, has a record there, or something is wrong
+        with one: whoever looks next will be told. No record is sent. False if the time was over before."""
         if not ends:
             await asyncio.sleep(wait_s)
-            return
-        waits = [asyncio.ensure_future(self._wait_for_record(name, ends[name], wait_s)) for name in ends]
+            return False
+        waits = [asyncio.ensure_future(self._has_record(name, ends[name], wait_s)) for name in ends]
         try:
-            await asyncio.wait(waits, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(waits, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            return any(wait.exception() is not None or wait.result() for wait in done)
         finally:
             for wait in waits:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
-    async def _wait_for_record(self, topic: str, offset: int, wait_s: float) -> None:
+    async def _has_record(self, topic: str, offset: int, wait_s: float) -> bool:
         name = normalise_topic(topic)
         key, index = reading_key(name), self._routes.known_index(name)
         request = Fetch(name, offset, 1, int(wait_s * 1000), index, only_wait=True)
         what = f"waiting for offset {offset} of {name}"
         answer = await self.call(what, Kind.FETCH, encode_header(request), key, wait_s=wait_s)
-        self._routes.learned(key, decode_header(FetchAnswer, answer.header).served_by)
+        told = decode_header(FetchAnswer, answer.header)
+        self._routes.learned(key, told.served_by)
+        return told.end_offset > offset
 
     async def cluster(self) -> ClusterAnswer:
         """The nodes, and what is wrong; each node is asked how its copies of segments are."""

@@ -28,7 +28,7 @@ from ister.spark.source.offsets import StreamOffset, TopicPlace
 from ister.spark.source.pin import ReaderPin
 from ister.spark.source.planning import clip, described, divide, offset_at, pieces_of, topics_now
 
-WAIT_S: Final = 0.05
+WAIT_S: Final = 0.1
 """How long a trigger that finds nothing waits for a record: Spark would ask a hundred times a second."""
 _WAIT_FOR_EACH_S: Final = 0.005
 _LONGEST_WAIT_S: Final = 1.0
@@ -91,8 +91,8 @@ class StreamPlanner:
         places = self._joined(self._subscribed(start.topics))
         ends = self._ends(places)
         taken = self._taken(places, ends, limited)
-        if not any(taken[topic] > places[topic].offset for topic in places) and self._target is None:
-            self._wait(ends)
+        has_nothing = not any(taken[topic] > places[topic].offset for topic in places)
+        if has_nothing and self._target is None and self._wait(ends):
             ends = self._ends(places)
             taken = self._taken(places, ends, limited)
         self._latest = _at(start, places, ends)
@@ -215,9 +215,9 @@ class StreamPlanner:
                 found[topic] = self._found.describe_topic(topic)
         return found
 
-    def _wait(self, ends: Mapping[str, int]) -> None:
+    def _wait(self, ends: Mapping[str, int]) -> bool:
         seconds = min(_LONGEST_WAIT_S, max(WAIT_S, _WAIT_FOR_EACH_S * len(ends)))
-        self._found.wait_for_records(ends, seconds)
+        return self._found.wait_for_records(ends, seconds)
 
     # Who reads what.
 
