@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import ister
 from bench.cluster.nodes import NodeProcess, free_ports
+from bench.spark.kafka import kafka_formats
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -120,6 +121,7 @@ def formats(directory: Path) -> Iterator[list[Format]]:
     node.start()
     try:
         origin = IsterFormat(node.address)
-        yield [origin, ParquetFormat(directory, origin)]
+        with kafka_formats(directory, origin) as of_kafka:
+            yield [origin, ParquetFormat(directory, origin), *of_kafka]
     finally:
         node.kill()

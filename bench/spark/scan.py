@@ -1,4 +1,4 @@
-"""How fast Spark scans a topic, beside the same rows in Parquet: `python -m bench.spark.scan --help`.
+"""How fast Spark scans a topic, beside Parquet and Kafka: `python -m bench.spark.scan --help`.
 
 Every row is read and goes nowhere (`noop`), in turns, so that whatever else the machine does meets all of
 them. Printed is one JSON object: the seconds of each scan, the median rate of each format, and the ratios to
@@ -7,8 +7,6 @@ Parquet, which mean more than the rates on a machine that is shared.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -16,10 +14,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.machine import machine_facts
+from bench.spark.command import run_command
 from bench.spark.formats import COLUMNS, Format, Rows, formats
+from bench.spark.kafka import spark_conf
 from ister.bench.figures import rounded
-from ister.bench.target import scratch_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +35,7 @@ def measure_scans(directory: Path, rows: Rows, repeats: int, master: str) -> dic
     """In `directory` there is room for the rows twice."""
     from ister.spark import local_session
 
-    conf = {"spark.master": master, "spark.driver.memory": "1g"}
+    conf = {"spark.master": master, "spark.driver.memory": "1g", **spark_conf()}
     spark = local_session("ister-bench-scan", **conf)
     try:
         with formats(directory) as compared:
@@ -85,18 +83,7 @@ def summarise(taken: dict[str, dict[str, list[float]]], rows: Rows) -> dict[str,
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.spark.scan", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--value-bytes", type=int, default=200)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--master", default="local[2]")
-    options = parser.parse_args(arguments)
-    machine = machine_facts(Path.cwd())  # before there is any load of our own
-    with scratch_directory() as directory:
-        rows = Rows(options.rows, options.value_bytes)
-        found = measure_scans(directory, rows, options.repeats, options.master)
-    print(json.dumps({"machine": machine, **found}, indent=2))
-    return 0
+    return run_command("scan", __doc__, measure_scans, arguments, rows=10_000_000)
 
 
 if __name__ == "__main__":
