@@ -36,6 +36,8 @@ TARGET = "both"
 RECORDS_A_TURN = 10
 SETTINGS = {"segment_records": 1500, "monitor_check_ms": 200, "log_level": "warning"}
 PROGRESS_S = 180.0
+AHEAD = 3000
+"""So many records the sources are ahead of the target at most, however slow the machine is."""
 _TURN_S = 0.1
 _LOOK_S = 0.2
 
@@ -63,6 +65,7 @@ class SparkChaos:
         self._directory = directory
         self._driver: Driver | None = None
         self._sent = dict.fromkeys(SOURCES, 0)
+        self._written = 0
         self._is_over = False
 
     async def run(self, kills: int) -> Result:
@@ -95,11 +98,13 @@ class SparkChaos:
     async def _write(self, topic: str) -> None:
         async with self._connect() as log:
             while not self._is_over:
+                await asyncio.sleep(_TURN_S)
+                if sum(self._sent.values()) > self._written + AHEAD:
+                    continue
                 first = self._sent[topic]
                 values = [b"%s-%d" % (topic.encode(), first + number) for number in range(RECORDS_A_TURN)]
                 await log.append(topic, values)
                 self._sent[topic] += len(values)
-                await asyncio.sleep(_TURN_S)
 
     # Dying.
 
@@ -138,24 +143,27 @@ class SparkChaos:
 
     async def _until(self, holds: Callable[[int], bool], what: str) -> None:
         assert self._driver is not None
-        deadline = time.monotonic() + PROGRESS_S
+        last, deadline = -1, time.monotonic() + PROGRESS_S
         while not holds(end := await self._end()):
             if (
                 self._driver.has_ended
             ):  # a query may give up on a broker that is away; whoever runs it starts it
                 self.result.gave_up += 1
                 self._start()
+            if end > last:
+                last, deadline = end, time.monotonic() + PROGRESS_S
             if time.monotonic() > deadline:
                 said = self._driver.last_words()
                 raise Violation(
-                    "liveness", f"the query {what} in {PROGRESS_S:g} s, the target is at {end}:\n{said}"
+                    "liveness", f"the query {what}: for {PROGRESS_S:g} s the target is at {end}:\n{said}"
                 )
             await asyncio.sleep(_LOOK_S)
 
     async def _end(self) -> int:
         async with self._connect() as log:
             try:
-                return await log.offsets_at(TARGET, "latest")
+                self._written = await log.offsets_at(TARGET, "latest")
+                return self._written
             except UnknownTopic:
                 return 0
 
