@@ -19,7 +19,7 @@ from ister.metadata.state import SegmentState, TopicState
 from ister.testing import SimDisk
 from ister.testing.history import History
 from ister.wal.doubts import SUFFIX as DOUBT
-from ister.wal.recovery import uid_of
+from ister.wal.marks import uid_of
 
 
 class DurableCopies:

@@ -30,7 +30,7 @@ from ister.replication.recovery.failover_events import Begun, Members, ProposeSe
 from ister.replication.recovery.failover_heard import Heard
 from ister.replication.recovery.recovering import Attempt
 from ister.replication.stream import follower
-from ister.wal import reader, recovery
+from ister.wal import checking, reader, recovery
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import FlushJob
 from ister.wal.producers import Appended
@@ -218,7 +218,7 @@ def a_copy_is_repaired_from_a_corrupt_one() -> Planted:
     def without_a_look(work: Callable[..., T]) -> Callable[..., T]:
         def trustingly(*args: Any) -> T:
             with (
-                mock.patch.object(copying, "decode", trusting),
+                mock.patch.object(checking, "decode", trusting),
                 mock.patch.object(reader, "check_frames", all_good),
             ):
                 return work(*args)

@@ -13,7 +13,8 @@ from ister.io.disk import Disk, parent
 from ister.replication.copies import copying
 from ister.replication.copies.copying import Source, Wanted, read_frames
 from ister.testing import SimClock, SimDisk, VirtualLoop, simulate
-from ister.wal.recovery import Recovered, SegmentIdentity, create, marked, recover
+from ister.wal.marks import marked
+from ister.wal.recovery import Recovered, SegmentIdentity, create, recover
 
 IDENTITY = SegmentIdentity("default/t:1", uid=7, base_offset=100, path="segments/1/1-7")
 LOG = IDENTITY.path + ".log"

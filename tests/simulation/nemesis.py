@@ -11,7 +11,7 @@ from ister.errors import CorruptSegment, IsterError
 from ister.frame import Frame, FrameHeader, decode
 from ister.testing import Loss, SimDisk, SimNetwork, VirtualLoop
 from ister.testing.history import History
-from ister.wal.recovery import durable_before
+from ister.wal.marks import durable_before
 from tests.simulation.load import Clients
 from tests.simulation.node import HOST, NodeDied, SimNode
 

@@ -210,7 +210,7 @@ def test_a_power_cut_that_keeps_a_later_frame_and_loses_an_earlier_one_is_no_dam
 def _put_unsynced_cycle(world: World, path: str, end: int) -> None:
     """Put three frames of one cycle behind the end, the first of them lost: as the platter would have it."""
     from ister.frame import decode, encode, stamp
-    from ister.wal.recovery import marked
+    from ister.wal.marks import marked
 
     first = decode(world.disk.durable_bytes(path))
     uid = first.header.segment  # type: ignore[union-attr]

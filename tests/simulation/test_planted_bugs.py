@@ -12,7 +12,7 @@ from ister.errors import CorruptFrame, CorruptSegment
 from ister.frame import encode, stamp
 from ister.testing import Loss
 from ister.wal.group_commit import GroupCommit
-from ister.wal.recovery import marked
+from ister.wal.marks import marked
 from ister.wal.segment import Segment
 from tests.planting import is_found, shows
 from tests.simulation import planted, test_found_bugs

@@ -10,7 +10,7 @@ from wal_helpers import IDENTITY, new_disk, open_bench, reopen
 from ister.errors import CorruptSegment
 from ister.frame import HEADER_SIZE, FrameHeader, decode_header, encode, stamp
 from ister.testing import Loss, VirtualLoop, simulate
-from ister.wal.recovery import durable_before, marked
+from ister.wal.marks import durable_before, marked
 
 LOG = IDENTITY.path + ".log"
 

@@ -42,7 +42,8 @@ from ister.raft.snapshot_file import (
     WrittenSnapshot,
 )
 from ister.raft.storage import HardState, SnapshotHandle, StoredState, entries_after
-from ister.wal.recovery import SegmentIdentity, create, marked, recover, uid_of
+from ister.wal.marks import marked, uid_of
+from ister.wal.recovery import SegmentIdentity, create, recover
 
 log = logging.getLogger("ister.raft.storage")
 

@@ -30,7 +30,7 @@ from ister.frame import (
     crc32c,
     decode,
 )
-from ister.wal.recovery import uid_of
+from ister.wal.marks import uid_of
 
 _FIELDS = struct.Struct("<QII16xIQ16xI")
 """Start, body size, count, the body's checksum, base offset, the header's checksum."""
@@ -107,25 +107,27 @@ def check_run(data: Bytes, uid: int, base_offset: int, limit_offset: int | None 
     headers: list[FrameHeader] = []
     position, expected = 0, base_offset
     while position < len(data):
-        found = decode(data, position, limit=FRAME_LIMIT)
+        found = next_frame(data, position, uid, expected)
         if isinstance(found, Incomplete):
             return Run(headers, position, expected, missing=found.missing)
-        wrong = _why_not_next(found, uid, expected, limit_offset)
-        if wrong or isinstance(found, Corrupt):
-            return Run(headers, position, expected, wrong=wrong)
-        headers.append(found.header)
-        position, expected = position + found.header.size, found.header.end_offset
+        if isinstance(found, Corrupt):
+            return Run(headers, position, expected, wrong=found.reason)
+        end = found.end_offset
+        if limit_offset is not None and end > limit_offset:
+            return Run(headers, position, expected, wrong=f"a frame reaches to {end}, past {limit_offset}")
+        headers.append(found)
+        position, expected = position + found.size, end
     return Run(headers, position, expected)
 
 
-def _why_not_next(found: Frame | Corrupt, uid: int, expected: int, limit_offset: int | None) -> str:
-    if isinstance(found, Corrupt):
-        return found.reason
+def next_frame(data: Bytes, position: int, uid: int, offset: int) -> FrameHeader | Incomplete | Corrupt:
+    """Of the frame there, if it is intact, of this segment, and begins with this offset."""
+    found = decode(data, position, limit=FRAME_LIMIT)
+    if not isinstance(found, Frame):
+        return found
     header = found.header
     if uid_of(header) != uid:
-        return f"a frame of segment {uid_of(header)}, and not of {uid}"
-    if header.base_offset != expected:
-        return f"a frame at offset {header.base_offset}, {expected} is next"
-    if limit_offset is not None and header.end_offset > limit_offset:
-        return f"a frame reaches to {header.end_offset}, past {limit_offset}"
-    return ""
+        return Corrupt(f"a frame of segment {uid_of(header)}, and not of {uid}")
+    if header.base_offset != offset:
+        return Corrupt(f"a frame at offset {header.base_offset}, {offset} is next")
+    return header

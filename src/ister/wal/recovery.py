@@ -37,17 +37,15 @@ from ister.frame import (
     decode_header,
 )
 from ister.io.disk import Disk, File, parent
+from ister.wal.checking import next_frame
 from ister.wal.doubts import doubtful_until, remember_doubt
+from ister.wal.marks import durable_before, uid_of
 from ister.wal.producers import ProducerRow, ProducerTable
 from ister.wal.side_file import SparseIndex, checkpoint_block, read_blocks, write_block
 
 log = logging.getLogger("ister.wal.recovery")
 
 _CHUNK_BYTES = 4 * 1024 * 1024
-_UID_BITS = 40
-_UID_MASK = (1 << _UID_BITS) - 1
-_UNKNOWN_BEHIND = (1 << 24) - 1
-"""More than can be said: the frame proves nothing about those before it."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +255,7 @@ def scan(
     buffer = b""
     buffer_at = state.position
     while state.position < size and (stop_at is None or state.end_offset < stop_at):
-        found = decode(buffer, state.position - buffer_at, limit=FRAME_LIMIT)
+        found = next_frame(buffer, state.position - buffer_at, identity.uid, state.end_offset)
         if isinstance(found, Incomplete) and buffer_at + len(buffer) < size:
             have = buffer_at + len(buffer) - state.position
             buffer_at = state.position
@@ -265,8 +263,8 @@ def scan(
                 min(max(_CHUNK_BYTES, have + found.missing), size - buffer_at), buffer_at
             )
             continue
-        if isinstance(found, Frame) and _belongs(found.header, identity, state.end_offset):
-            state.take(found.header)
+        if isinstance(found, FrameHeader):
+            state.take(found)
             continue
         _end_of_log(state, identity, size, found, proven, is_follower)
         break
@@ -283,34 +281,11 @@ def scan(
         state.cut_reason = f"refused or unacknowledged records past the end at {stop_at}"
 
 
-def marked(uid: int, behind: int) -> int:
-    """The segment field of a frame: the uid, and how many records before it may not be durable when it is.
-
-    A power cut may keep a later frame of a cycle and lose an earlier one. What tells that from damage is
-    whether the later one was written when the earlier one was durable already: so each frame says so.
-    """
-    return uid | (behind if behind < _UNKNOWN_BEHIND else _UNKNOWN_BEHIND) << _UID_BITS
-
-
-def durable_before(header: FrameHeader) -> int:
-    """The offset up to which the log was certainly durable when this frame was written."""
-    behind = header.segment >> _UID_BITS
-    return 0 if behind == _UNKNOWN_BEHIND else header.base_offset - behind
-
-
-def uid_of(header: FrameHeader) -> int:
-    return header.segment & _UID_MASK
-
-
-def _belongs(header: FrameHeader, identity: SegmentIdentity, expected: int) -> bool:
-    return uid_of(header) == identity.uid and header.base_offset == expected
-
-
 def _end_of_log(
     state: Recovered,
     identity: SegmentIdentity,
     size: int,
-    found: Frame | Incomplete | Corrupt,
+    found: Incomplete | Corrupt,
     proven: int,
     is_follower: bool,
 ) -> None:
@@ -318,13 +293,7 @@ def _end_of_log(
     used = _used_bytes(state.file, state.position, size)
     if used == 0 and state.position >= proven:
         return
-    match found:
-        case Frame(header=header):
-            reason = f"a frame of segment {uid_of(header)} at offset {header.base_offset}"
-        case Corrupt(reason=reason):
-            pass
-        case Incomplete(missing=missing):
-            reason = f"{missing} bytes are missing"
+    reason = found.reason if isinstance(found, Corrupt) else f"{found.missing} bytes are missing"
     if state.position < proven:
         raise CorruptSegment(
             f"segment {identity.key} is damaged at byte {state.position}: offset {state.end_offset} cannot "

@@ -29,8 +29,9 @@ from ister.frame import FrameHeader, stamp
 from ister.io.disk import File
 from ister.wal.group_commit import FlushJob, GroupCommit
 from ister.wal.leases import Leases
+from ister.wal.marks import marked
 from ister.wal.producers import Appended, ProducerTable
-from ister.wal.recovery import Recovered, SegmentIdentity, marked
+from ister.wal.recovery import Recovered, SegmentIdentity
 from ister.wal.side_file import (
     CHECKPOINT_INTERVAL_BYTES,
     CHECKPOINT_WORTH_BYTES,
