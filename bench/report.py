@@ -19,6 +19,18 @@ AN_OLD_RUN: Final = (
     "and 1.3 times those of 1 KiB on one node, 2 and 3 to 5 times on three. Without the syncs Kafka writes "
     "records of 1 KiB faster than Ister does. Ister's own runs in batches ended here before a segment did."
 )
+SPARK_NAMES: Final = {
+    "ister": "**Ister**",
+    "parquet": "Parquet, zstd",
+    "kafka_one": "Kafka, one partition",
+    "kafka_one_split": "Kafka, one partition, minPartitions 2",
+    "kafka_one_split_tuned": "Kafka, one partition, minPartitions 2, large fetches",
+    "kafka_four": "Kafka, four partitions",
+    "kafka_four_tuned": "Kafka, four partitions, large fetches",
+    "kafka_default": "Kafka, not synced",
+    "kafka_tuned": "Kafka, batch.size 128 KiB, linger.ms 5, not synced",
+    "kafka_tuned_flushed": "Kafka, the same, each batch synced",
+}
 PEER_NAMES: Final = {"redis": "Redis Streams", "nats": "NATS JetStream", "kafka": "Kafka"}
 
 
@@ -45,7 +57,7 @@ def figures(results: Results) -> str:
         f"Python {machine['python']}; [how it was measured](docs/bench.md).",
     ]
     tables = [*peers_table(results), "", *replicated_table(results)]
-    return "\n".join([*lines, "", *tables, *lead(results), "", *pictures()])
+    return "\n".join([*lines, "", *tables, *lead(results), *spark_tables(results), "", *pictures()])
 
 
 def pictures() -> list[str]:
@@ -140,6 +152,33 @@ def lead(results: Results) -> list[str]:
         "All are warm and write the same records, past the end of a segment, with the bare loop beside them."
     )
     return ["", f"{ran} Ister writes, {'; '.join(said)}."]
+
+
+def spark_tables(results: Results) -> list[str]:
+    """Scans and writes through Spark, each beside what else was measured in the same session."""
+    spark = results.get("spark", {})
+    lines: list[str] = []
+    if "spark_scan" in spark:
+        rates = spark["spark_scan"]["rows_per_s"]
+        lines += ["", "| Spark scans, rows of 200 B | all of Kafka's columns | offset, timestamp, value |"]
+        lines += ["|---|---|---|"]
+        lines += [
+            f"| {spark_title(name)} | {rows(found)} | {rows(rates['three'][name])} |"
+            for name, found in rates["all"].items()
+        ]
+    if "spark_writes" in spark:
+        lines += ["", "| Spark writes, rows of 200 B | |", "|---|---|"]
+        written = spark["spark_writes"]["rows_per_s"].items()
+        lines += [f"| {spark_title(name)} | {rows(found)} |" for name, found in written]
+    return lines
+
+
+def spark_title(name: str) -> str:
+    return SPARK_NAMES.get(name, name)
+
+
+def rows(rate_of: float) -> str:
+    return f"{rate_of / 1e6:.2f} M rows/s"
 
 
 def draw(results: Results) -> dict[str, str]:

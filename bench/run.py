@@ -55,6 +55,8 @@ CLUSTER: Final[dict[str, tuple[Callable[[Path, int], dict[str, Any]], int]]] = {
     "failover": (measure_failover, 20),
 }
 """What takes three nodes: by name in the results, how it is measured, and how many times."""
+SPARK: Final = {"spark_scan": ("scan", 10_000_000), "spark_writes": ("writes", 2_000_000)}
+"""By name in the results: which bench of Spark, and how many rows."""
 REPLICATED: Final = "replicated"
 REPLICATED_RECORDS: Final = 4_000_000
 """Of 100 B, in each run on three nodes."""
@@ -77,6 +79,24 @@ def ister_bench(mode: str, options: dict[str, int]) -> Fields:
         sys.exit(f"`ister bench {mode} {' '.join(given)}` failed, as it said above; nothing is kept")
     fields: Fields = json.loads(done.stdout)
     return fields
+
+
+def measure_spark(quick: bool, repeats: int | None, only: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Each in a process of its own: what a session keeps is no part of the next one."""
+    results: dict[str, dict[str, Any]] = {}
+    for name, (bench, rows) in SPARK.items():
+        if only and name not in only:
+            continue
+        say(f"Spark: {name}")
+        command = [sys.executable, "-m", f"bench.spark.{bench}"]
+        command += ["--rows", str(rows // QUICK_PART if quick else rows)]
+        command += ["--repeats", str(repeats)] if repeats is not None else []
+        done = subprocess.run(command, stdout=subprocess.PIPE)
+        if done.returncode != 0:
+            say(f"{' '.join(command[1:])} failed, as it said above: it is left out")
+            continue
+        results[name] = {key: value for key, value in json.loads(done.stdout).items() if key != "machine"}
+    return results
 
 
 def measure_help() -> Fields:
@@ -184,7 +204,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         nargs="+",
-        choices=[*SCENARIOS, *CLUSTER, REPLICATED, *(peer.name for peer in (*PEERS, *PEERS_OF_THREE))],
+        choices=[
+            *SCENARIOS,
+            *CLUSTER,
+            REPLICATED,
+            *SPARK,
+            *(peer.name for peer in (*PEERS, *PEERS_OF_THREE)),
+        ],
         default=[],
         help="print these, keep nothing",
     )
@@ -202,12 +228,14 @@ def main(arguments: Sequence[str]) -> int:
         own |= measure_ister(asked.quick, asked.repeats, asked.only)
         own |= measure_cluster(asked.quick, asked.only)
     peers = {} if asked.no_peers else measure_peers(asked.quick, asked.repeats, asked.only)
+    spark = {} if asked.peers else measure_spark(asked.quick, asked.repeats, asked.only)
     results: Results = {
         "measured_at": time.strftime("%Y-%m-%d", time.gmtime()),
         "quick": asked.quick,
         "machine": machine,
         "ister": own,
         "peers": peers,
+        "spark": spark,
     }
     tell_of_unsteady({"ister": own, "peers": peers})
     partial = asked.only or asked.peers

@@ -137,6 +137,20 @@ def test_both_kafkas_are_shown_with_the_disk_beside_them_and_the_lead_is_as_meas
     assert "Kafka (not synced)" in picture and "Kafka:" in picture
 
 
+def test_what_spark_does_is_shown_beside_what_else_was_measured_in_its_session() -> None:
+    assert "Spark" not in figures(a_run())
+    scans = {
+        "all": {"ister": 2.5e6, "kafka_four_tuned": 1.6e6},
+        "three": {"ister": 4e6, "kafka_four_tuned": 1e6},
+    }
+    written = {"ister": 1e6, "kafka_tuned_flushed": 0.5e6}
+    spark = {"spark_scan": {"rows_per_s": scans}, "spark_writes": {"rows_per_s": written}}
+    shown = figures({**a_run(), "spark": spark})
+    assert "| **Ister** | 2.50 M rows/s | 4.00 M rows/s |" in shown
+    assert "| Kafka, four partitions, large fetches | 1.60 M rows/s | 1.00 M rows/s |" in shown
+    assert "| Kafka, the same, each batch synced | 0.50 M rows/s |" in shown
+
+
 def test_a_disk_that_was_much_faster_once_than_another_time_is_pointed_out() -> None:
     steady = [Repetition(100, 1_000_000, 1.0, [0.001], seconds, 10) for seconds in (1.0, 1.2, 1.4)]
     assert unsteady(summarise(steady, 1)) == ""
