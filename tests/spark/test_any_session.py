@@ -1,4 +1,4 @@
-"""The same program on a standalone cluster and behind Spark Connect: source, sink, catalog."""
+"""The same program on a standalone cluster and behind Spark Connect: source, sink, stream, job, catalog."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ def ran(request: pytest.FixtureRequest, bootstrap: str, tmp_path_factory: pytest
         if not any(topic.topic == "default/source" for topic in log.list_topics()):
             log.append("source", [b"%05d" % number for number in range(RECORDS)])
     target = f"written-{request.param}"
-    options = [*where, "--bootstrap", bootstrap, "--target", target]
-    done = run_script(PROGRAM, *options, cwd=tmp_path_factory.mktemp("program"))
+    directory = tmp_path_factory.mktemp("program")
+    options = [*where, "--bootstrap", bootstrap, "--target", target, "--checkpoint", str(directory / "c")]
+    done = run_script(PROGRAM, *options, cwd=directory)
     assert done.returncode == 0, done.stderr[-4000:]
     return Ran(json.loads(done.stdout.splitlines()[-1]), target, where)
 
@@ -50,6 +51,15 @@ def test_a_topic_is_read_whole(ran: Ran) -> None:
 def test_rows_are_written_each_once(ran: Ran, log: sync.Log) -> None:
     values = [int(record.value or b"") for record in log.read(ran.target)]
     assert sorted(values) == list(range(1000))
+
+
+def test_a_stream_is_written_each_record_once(ran: Ran, log: sync.Log) -> None:
+    values = [record.value for record in log.read(f"{ran.target}-streamed")]
+    assert sorted(map(int, filter(None, values))) == list(range(RECORDS))
+
+
+def test_a_job_runs_there(ran: Ran) -> None:
+    assert ran.found["audit"] == {"clean": True, "records": RECORDS}
 
 
 def test_the_catalog_of_segments_is_there(ran: Ran) -> None:
