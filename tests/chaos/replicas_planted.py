@@ -26,7 +26,7 @@ def acknowledge_alone() -> None:
     send = Streams.send
 
     def advance(self: Progress) -> None:
-        self.commit_end = max(self.commit_end, self._own_synced)
+        self.quorum_end = max(self.quorum_end, self._own_synced)
 
     def late(self: Streams, member: int, header: bytes, frames: Sequence[Bytes], size: int) -> None:
         kept = [bytes(frame) for frame in frames]

@@ -123,7 +123,7 @@ def a_leader_needs_nobody() -> AbstractContextManager[Any]:
     """D15, D20: what is on the leader's own disk is acknowledged, and served."""
 
     def alone(self: Progress) -> None:
-        self.commit_end = max(self.commit_end, self._own_synced)
+        self.quorum_end = max(self.quorum_end, self._own_synced)
 
     return mock.patch.object(Progress, "_advance", alone)
 

@@ -88,13 +88,13 @@ class CommitsWithoutItself(Progress):
     def _advance(self) -> None:
         ends = sorted((self._own_synced, *map(self.synced_end, self._followers)), reverse=True)
         # Its own place among the Q is taken for granted.
-        self.commit_end = max(self.commit_end, ends[max(0, self.quorum - 2)])
+        self.quorum_end = max(self.quorum_end, ends[max(0, self.quorum - 2)])
 
 
 class CommitsWithHalf(Progress):
     def _advance(self) -> None:
         ends = sorted((self._own_synced, *map(self.synced_end, self._followers)), reverse=True)
-        self.commit_end = max(self.commit_end, min(self._own_synced, ends[max(0, self.quorum - 2)]))
+        self.quorum_end = max(self.quorum_end, min(self._own_synced, ends[max(0, self.quorum - 2)]))
 
 
 class CountsFencedAnswers(Progress):

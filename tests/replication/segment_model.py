@@ -159,7 +159,7 @@ class Segment:
                     self.is_leading = False
 
     def acknowledge(self) -> None:
-        end = self.acknowledged = self.progress.commit_end
+        end = self.acknowledged = self.progress.quorum_end
         holding = [m for m in self.replicas if self.disks[m].most >= end]
         require(len(holding) >= self.quorum, f"{end} was acknowledged, and was durable only on {holding}")
         sealed = self.sealed_end

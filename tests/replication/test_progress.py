@@ -34,9 +34,9 @@ def test_an_append_is_committed_when_a_majority_has_synced_it() -> None:
     progress.sent(B, 110, 10, BASE)
     progress.sent(C, 110, 10, BASE)
     progress.own_synced(110)
-    assert progress.commit_end == BASE
+    assert progress.quorum_end == BASE
     progress.answered(C, said(110))
-    assert progress.commit_end == 110
+    assert progress.quorum_end == 110
 
 
 def test_the_leader_is_always_among_those_who_have_it() -> None:
@@ -44,15 +44,15 @@ def test_the_leader_is_always_among_those_who_have_it() -> None:
     for member in (B, C):
         progress.sent(member, 110, 10, BASE)
         progress.answered(member, said(110))
-    assert progress.commit_end == BASE
+    assert progress.quorum_end == BASE
     progress.own_synced(105)
-    assert progress.commit_end == 105
+    assert progress.quorum_end == 105
 
 
 def test_a_lone_replica_commits_what_it_has_synced() -> None:
     progress = Progress(OWN, (OWN,), BASE)
     progress.own_synced(120)
-    assert progress.commit_end == 120
+    assert progress.quorum_end == 120
 
 
 def test_the_commit_is_the_end_of_the_slowest_of_the_quorum() -> None:
@@ -61,7 +61,7 @@ def test_the_commit_is_the_end_of_the_slowest_of_the_quorum() -> None:
     for member, end in ((B, 110), (C, 120), (D, 130)):
         progress.sent(member, 150, 50, BASE)
         progress.answered(member, said(end))
-    assert progress.commit_end == 120
+    assert progress.quorum_end == 120
 
 
 def test_nothing_is_sent_before_a_follower_has_said_where_it_ends() -> None:
@@ -139,7 +139,7 @@ def test_a_follower_that_lost_what_it_had_counts_for_less_but_nothing_is_uncommi
     progress.connected(B)
     progress.answered(B, said(103))
     assert (progress.synced_end(B), progress.wants(B, 110, WINDOW)) == (103, 103)
-    assert progress.commit_end == 110
+    assert progress.quorum_end == 110
 
 
 @pytest.mark.parametrize("refusal", [Refusal.FENCED, Refusal.SEALED, Refusal.UNKNOWN, Refusal.STORAGE])
@@ -150,7 +150,7 @@ def test_a_follower_that_refuses_is_sent_nothing_and_counts_for_nothing_new(refu
     progress.answered(B, said(110))
     progress.answered(B, said(110, refusal))
     progress.own_synced(110)
-    assert progress.commit_end == BASE
+    assert progress.quorum_end == BASE
     assert progress.wants(B, 200, WINDOW) is None
     assert not progress.is_following(B)
     assert progress.refusal(B) is refusal
@@ -248,7 +248,7 @@ def test_the_commit_is_an_end_that_a_quorum_has_reported(
         elif action == "send":
             start = progress.wants(member, own_end + 10, WINDOW)
             if start is not None:
-                progress.sent(member, start + number, number, progress.commit_end)
+                progress.sent(member, start + number, number, progress.quorum_end)
                 sent_max[member] = max(sent_max[member], start + number)
         elif action == "refuse":
             progress.answered(member, said(BASE, (Refusal.STORAGE, Refusal.UNKNOWN)[which % 2]))
@@ -256,8 +256,8 @@ def test_the_commit_is_an_end_that_a_quorum_has_reported(
             end = min(sent_max[member], max(BASE, sent_max[member] - number + 5))
             reported[member].add(end)
             progress.answered(member, said(end, Refusal.GAP if action == "gap" else Refusal.NONE))
-        assert commit <= progress.commit_end <= own_end
-        commit = progress.commit_end
+        assert commit <= progress.quorum_end <= own_end
+        commit = progress.quorum_end
         assert any(commit in ends for ends in reported.values())
         assert sum(max(ends) >= commit for ends in reported.values()) >= progress.quorum
         for follower in replicas[1:]:

@@ -31,6 +31,7 @@ from ister.wal.group_commit import FlushJob, GroupCommit
 from ister.wal.leases import Leases
 from ister.wal.marks import marked
 from ister.wal.producers import Appended, ProducerTable
+from ister.wal.reader import ReadPlan, plan_read, plan_search
 from ister.wal.recovery import Recovered, SegmentIdentity
 from ister.wal.side_file import (
     CHECKPOINT_INTERVAL_BYTES,
@@ -204,6 +205,25 @@ class Segment:
             sink.appended(token, base, time_us)
         else:
             self._repeats.append((end, sink, token, base, time_us, started, frame))
+
+    # Reading: what lies in memory is in `tail`; the rest is planned here, and read by who holds the file.
+
+    def plan_committed(self, offset: int, max_bytes: int) -> ReadPlan:
+        """Frames that readers may see."""
+        return self._plan(self.committed_position, self.committed_end, offset, max_bytes)
+
+    def plan_durable(self, offset: int, max_bytes: int) -> ReadPlan:
+        """Frames that this disk has, committed or not: for the followers."""
+        return self._plan(self.durable_position, self.durable_end, offset, max_bytes)
+
+    def _plan(self, limit: int, limit_offset: int, offset: int, max_bytes: int) -> ReadPlan:
+        return plan_read(self._key, self.file, self.index, limit, limit_offset, offset, max_bytes)
+
+    def plan_search(self, time_us: int) -> ReadPlan:
+        """Committed frames from a time on."""
+        return plan_search(
+            self._key, self.file, self.index, self.committed_position, self.committed_end, time_us
+        )
 
     @property
     def is_idle(self) -> bool:

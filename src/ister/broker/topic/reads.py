@@ -22,7 +22,7 @@ from ister.io.disk import Disk
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.peer import node_of
 from ister.wal.read_faults import REPEAT_SECONDS, is_medium_error, read_failed
-from ister.wal.reader import Found, first_offset_at_or_after, found_in, plan_read, plan_search
+from ister.wal.reader import Found, first_offset_at_or_after, found_in
 from ister.wal.segment import Segment
 
 CURRENT_SECONDS = 1.0
@@ -209,8 +209,7 @@ class Reads:
                     return await self._open_offset_at(segment, time_us)
 
     async def _open_offset_at(self, segment: Segment, time_us: int) -> int:
-        key, end = segment.identity.key, segment.committed_end
-        plan = plan_search(key, segment.file, segment.index, segment.committed_position, end, time_us)
+        end, plan = segment.committed_end, segment.plan_search(time_us)
         segment.hold()
         try:
             found = await self._storage.disk.run(lambda: first_offset_at_or_after(plan, time_us))
@@ -230,21 +229,11 @@ class Reads:
 async def read_open(disk: Disk, segment: Segment, offset: int, max_bytes: int) -> Found:
     """Committed frames of a segment that is appended to, here or by its leader. `OSError` if it could not be
     read: what that means is not the same to both."""
-    end = segment.committed_end
-    hot = segment.tail.read(offset, end, max_bytes)
+    hot = segment.tail.read(offset, segment.committed_end, max_bytes)
     if hot is not None:
         return found_in(hot)
     segment.hold()
     try:
-        plan = plan_read(
-            segment.identity.key,
-            segment.file,
-            segment.index,
-            segment.committed_position,
-            end,
-            offset,
-            max_bytes,
-        )
-        return await disk.run(plan.run_checked)
+        return await disk.run(segment.plan_committed(offset, max_bytes).run_checked)
     finally:
         segment.release()

@@ -25,7 +25,6 @@ from ister.replication.counters import ReplicationCounters
 from ister.replication.stream.confirming import Confirming
 from ister.replication.stream.progress import Progress
 from ister.wal.read_faults import is_medium_error, read_failed
-from ister.wal.reader import plan_read
 from ister.wal.segment import Segment
 from ister.wal.tail import Bytes
 
@@ -235,7 +234,7 @@ class Leading:
         return found
 
     def _advance(self) -> None:
-        end = self.progress.commit_end
+        end = self.progress.quorum_end
         if end > self.segment.committed_end:
             self.segment.commit_to(end)
             if self._wait is not None and end >= self._wait[1]:
@@ -320,16 +319,7 @@ class Leading:
         segment = self.segment
         segment.hold()
         try:
-            plan = plan_read(
-                segment.identity.key,
-                segment.file,
-                segment.index,
-                segment.durable_position,
-                segment.durable_end,
-                offset,
-                MESSAGE_BYTES,
-            )
-            found = await self._disk.run(plan.run_checked)
+            found = await self._disk.run(segment.plan_durable(offset, MESSAGE_BYTES).run_checked)
             if found.damage is not None:
                 raise found.damage
         except (OSError, CorruptSegment) as error:

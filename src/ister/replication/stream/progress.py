@@ -4,7 +4,7 @@ No I/O and no clock. The driver tells of connections, of what it sends and of wh
 connection in order; answers of a connection that broke are not told any more.
 
 What holds:
-- `commit_end` never goes back, is never past what this leader has synced itself, and is always an end that
+- `quorum_end` never goes back, is never past what this leader has synced itself, and is always an end that
   some replica reported: of a cycle, and so of a frame.
 - A follower counts for what it said in an answer that refuses nothing. One that was fenced helps to
   acknowledge nothing more (F2), whatever it had before.
@@ -63,7 +63,9 @@ class Progress:
     def __init__(self, own: int, replicas: Sequence[int], base_offset: int) -> None:
         invariant(own in replicas, f"{own} leads, but is none of the replicas {replicas}")
         self.quorum = acknowledging(len(replicas))
-        self.commit_end = base_offset
+        self.quorum_end = base_offset
+        """So far enough replicas have it, and the segment may commit. What is committed is for the segment to
+        say (`Segment.committed_end`): there it is whole cycles, and those who wait are told."""
         self._base_offset = base_offset
         self._own_synced = base_offset
         self._followers = {member: _Follower(base_offset) for member in replicas if member != own}
@@ -146,8 +148,8 @@ class Progress:
         ends.append(self._own_synced)
         ends.sort(reverse=True)
         end = min(self._own_synced, ends[self.quorum - 1])
-        if end > self.commit_end:
-            self.commit_end = end
+        if end > self.quorum_end:
+            self.quorum_end = end
 
     # What follows from it.
 
