@@ -225,3 +225,24 @@ def test_a_rebase_holds_only_behind_what_was_seen(hidden: bool) -> None:
             assert len((await read_ledger(log, QUERY.ledger, 0)).decided[0].rebases) == 1 + hidden
 
     run_story(story, nodes=1, segment_records=50)
+
+
+def test_a_rebase_gets_through_to_a_topic_that_is_never_quiet() -> None:
+    async def story(world: World) -> None:
+        async with world.connect(1) as log, world.connect(1) as other:
+            await commit(log, 0, await stage(log, *lines(0, 5)))
+            await forget_producers(log, "t", 400)
+            is_over = False
+
+            async def write() -> None:
+                while not is_over:
+                    await other.append("t", [b"other"])
+                    await asyncio.sleep(0.002)
+
+            writers = [asyncio.create_task(write()) for _ in range(3)]
+            await commit(log, 1, await stage(log, *lines(1, 5)))
+            is_over = True
+            await asyncio.gather(*writers)
+            assert await records_of(log) == flat([*lines(0, 5), *lines(1, 5)])
+
+    run_story(story, nodes=1, segment_records=400)

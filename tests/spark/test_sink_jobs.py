@@ -142,3 +142,17 @@ def test_an_applications_version_whose_driver_died_is_finished_from_its_own_stag
             assert await records_of(log) == flat(lines(0, 20))
 
     run_story(story, nodes=1)
+
+
+def test_a_job_that_was_decided_and_cannot_be_finished_is_kept_for_a_person() -> None:
+    async def story(world: World) -> None:
+        async with world.connect(1) as log:
+            origin = await begin(log, world)
+            staged = await stage(log, *lines(0, 30), origin=origin)
+            with pytest.raises(Died):
+                await commit(log, 0, staged, origin=origin, reach=dies_at("half-appended"))
+            await log.delete_topic("t")
+            await sweep(log, now(world) + FORGOTTEN_AFTER + LITTLE)
+            assert await system_topics(log) == ["ledger", "staged"]
+
+    run_story(story, nodes=1)

@@ -7,12 +7,14 @@ from one commit to the next. `reach` is told of each step; tests let a driver di
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from ister.client.log import Log
 from ister.errors import (
+    IsterError,
     MessageTooLarge,
     StagedRecordsGone,
     StaleBatch,
@@ -27,6 +29,8 @@ from ister.spark.sink.origin import Origin, is_a_jobs
 from ister.spark.sink.records import FORM, Done, Manifest, Place, Position, Rebase, Run, Target
 from ister.spark.sink.staging import Staged, StagedRun
 from ister.spark.sink.target import TargetAppend
+
+log = logging.getLogger("ister.spark")
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -191,8 +195,7 @@ class Committer:
                 at = await append_entry(self._log, ledger, done, expects_end=False)
                 decided = decided._replace(done=done)
                 await self._reach("done")
-                await self._release(decided.manifest)
-                await trim_ledger(self._log, ledger, at + 1)
+                await self._tidy(decided.manifest, ledger, at + 1)
         return _committed(decided, is_repeated=told_index is None)
 
     async def _append(self, ledger: Ledger, decided: Decided, told_index: int | None) -> list[Landed]:
@@ -227,6 +230,14 @@ class Committer:
                 continue
             await self._reach("rebased")
             return decided._replace(rebases=(*decided.rebases, (at, entry))), True
+
+    async def _tidy(self, manifest: Manifest, ledger: Ledger, end: int) -> None:
+        """It is done: what goes wrong from here on must not make it look undone."""
+        try:
+            await self._release(manifest)
+            await trim_ledger(self._log, ledger, end)
+        except IsterError as error:
+            log.warning("batch %d is done; tidying up behind it failed: %s", manifest.batch, error.message)
 
     async def _release(self, manifest: Manifest) -> None:
         """Nobody needs what was staged for it any more."""

@@ -28,39 +28,32 @@ async def sweep(found: Log, now: datetime) -> None:
     old = [topic for topic in topics if ages.get(topic, timedelta()) >= UNFINISHED_AFTER]
     if not old:
         return
-    named = await _finish_applications(found)
+    ledgers = [there.topic for there in await found.list_topics(f"{NAMESPACE}/app-")]
+    ledgers += [topic for topic in old if topic.endswith(".ledger")]
+    needed: set[str] = set()
+    for ledger in ledgers:
+        needed |= await _finish(found, ledger)
     for topic in old:
-        if topic.endswith(".ledger"):
-            await _finish(found, topic)
-    for topic in old:
-        if topic not in named and ages[topic] >= FORGOTTEN_AFTER and await _is_silent(found, topic, now):
+        if topic not in needed and ages[topic] >= FORGOTTEN_AFTER and await _is_silent(found, topic, now):
             log.warning("%s was left by a job that ended a day ago or longer: dropped", topic)
             await _delete(found, topic)
 
 
-async def _finish_applications(found: Log) -> set[str]:
-    """Stages that the newest version of an application may still need."""
-    named = set()
-    for there in await found.list_topics(f"{NAMESPACE}/app-"):
-        manifest = await _finish(found, there.topic)
-        if manifest is not None:
-            named.add(manifest)
-    return named
-
-
-async def _finish(found: Log, ledger: str) -> str | None:
-    """Carry out what a ledger has decided; the stage that it needs if that fails."""
+async def _finish(found: Log, ledger: str) -> set[str]:
+    """Carry out what a ledger has decided; the topics that are needed yet if that fails."""
     committer = Committer(found, Origin(ledger, ledger.removesuffix("ledger") + "staged"))
+    needed = {ledger}
     try:
         newest = await committer.newest()
         if newest is None or newest.done is not None:
-            return None
+            return set()
+        needed.add(newest.manifest.stage)
         await committer.finish_newest()
-        log.warning("%s had a job that was decided and not appended: finished", ledger)
-        return None
     except IsterError as error:
         log.warning("%s has a job that was decided and can't be finished: %s", ledger, error.message)
-        return newest.manifest.stage if newest is not None else None
+        return needed
+    log.warning("%s had a job that was decided and not appended: finished", ledger)
+    return set()
 
 
 async def _is_silent(found: Log, topic: str, now: datetime) -> bool:

@@ -17,7 +17,6 @@ from ister.errors import (
     CommitInDoubt,
     ConnectionFailed,
     DuplicateSequence,
-    IsterError,
     OffsetOutOfRange,
     RecordsLost,
     UnexpectedOffset,
@@ -76,25 +75,22 @@ class TargetAppend:
             await self._look()
         else:
             self._told_index = told_index
-        for turn in range(_ROUNDS):
+        turns = 0
+        while not self._landed.is_complete:
             before = self._landed.count, len(self._legs)
-            if self._landed.is_complete:
-                return self._landed
             try:
                 await self._append()
-                continue
             except UnexpectedOffset:
-                await self._look()
-                continue
-            except DuplicateSequence as error:
-                last: IsterError = error
-                await self._look()
-            except UnknownProducer as error:
-                last = error
-                await self._forgotten()
-            if before == (self._landed.count, len(self._legs)):  # what we are shown is old
-                await asyncio.sleep(min(_FIRST_PAUSE_S * 2 ** min(turn, 10), _LONGEST_PAUSE_S))
-        raise last
+                await self._look()  # somebody was quicker; for how long we insist is bounded (`_condition`)
+            except (DuplicateSequence, UnknownProducer) as error:
+                await (self._forgotten if isinstance(error, UnknownProducer) else self._look)()
+                if before != (self._landed.count, len(self._legs)):
+                    continue
+                turns += 1  # what we are shown is old
+                if turns == _ROUNDS:
+                    raise
+                await asyncio.sleep(min(_FIRST_PAUSE_S * 2 ** min(turns, 10), _LONGEST_PAUSE_S))
+        return self._landed
 
     @property
     def _leg(self) -> Leg:
