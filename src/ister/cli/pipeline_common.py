@@ -85,21 +85,6 @@ class JobRun(NamedTuple):
     watch: Watch
     stop: Stop
 
-    @contextmanager
-    def stop_at_interrupt(self) -> Iterator[None]:
-        """For a service: the first Ctrl-C ends it as SIGTERM does, a second one at once."""
-
-        def interrupted(_number: int, _frame: object) -> None:
-            if self.stop.is_asked:
-                raise KeyboardInterrupt
-            self.stop.ask()
-
-        before = signal.signal(signal.SIGINT, interrupted)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
-
 
 def again_and_again(
     terminal: Terminal, run: JobRun, work: Callable[[], Result | None], pause_s: float
@@ -109,24 +94,24 @@ def again_and_again(
     from ister.cli.render import render
     from ister.errors import IsterError
 
-    with run.stop_at_interrupt():
-        while not run.stop.is_asked:
-            try:
-                result = work()
-            except IsterError as error:
-                if not error.retriable:
-                    raise
-                run.watch.tells(f"{error.message}; trying again in {pause_s:g} s")
-            else:
-                if result is not None:
-                    run.watch.ends()
-                    render(result, terminal)
-            run.stop.wait(pause_s)
+    while not run.stop.is_asked:
+        try:
+            result = work()
+        except IsterError as error:
+            if not error.retriable:
+                raise
+            run.watch.tells(f"{error.message}; trying again in {pause_s:g} s")
+        else:
+            if result is not None:
+                run.watch.ends()
+                render(result, terminal)
+        run.stop.wait(pause_s)
 
 
 @contextmanager
 def job_run(terminal: Terminal, name: str, options: SparkOptions) -> Iterator[JobRun]:
-    """A session and a progress display for one job. SIGTERM asks it to end cleanly: see `Stop`."""
+    """A session and a progress display for one job. SIGTERM and Ctrl-C ask it to end cleanly: see `Stop`. A
+    second Ctrl-C ends it at once."""
     from ister.cli.progress import show_progress
     from ister.spark.jobs.running import Stop
     from ister.spark.jobs.session import job_session
@@ -138,6 +123,22 @@ def job_run(terminal: Terminal, name: str, options: SparkOptions) -> Iterator[Jo
             watch.begins("starting Spark", 0, 0)
             with job_session(f"ister pipeline {name}", options.master, options.conf) as spark:
                 watch.ends()
-                yield JobRun(spark, watch, stop)
+                with _stop_at_interrupt(watch, stop):
+                    yield JobRun(spark, watch, stop)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _stop_at_interrupt(watch: Watch, stop: Stop) -> Iterator[None]:
+    def interrupted(_number: int, _frame: object) -> None:
+        if stop.is_asked:
+            raise KeyboardInterrupt
+        stop.ask()
+        watch.tells("stopping once the tasks that run have ended; Ctrl-C again stops at once")
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
