@@ -194,9 +194,10 @@ def test_damage_stops_a_job_and_can_be_left_out(spark: SparkSession, own_broker:
     job = partial(
         tier, spark, topic, to="parquet", path=str(tmp_path / "table"), bootstrap=own_broker.address
     )
-    with pytest.raises(CorruptSegment, match="offsets 150 to 199") as caught:
+    with pytest.raises(CorruptSegment, match=r"are not there: .* offsets 150 to 199 cannot") as caught:
         job(file_bytes=1_000)
-    assert caught.value.offsets == (150, 200)
+    first, behind = caught.value.offsets or (0, 0)
+    assert 150 <= first < behind <= 200
     assert "--skip-missing" in caught.value.hint
     done = job(skip_missing=True, file_bytes=1_000)
     assert done.gaps == [(150, 200)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 
 from ister import sync
 from ister.protocol.messages import SegmentDescription, TopicDescription
@@ -21,9 +22,10 @@ class Share:
     range: OffsetRange
     size: int
     """About how many bytes they have in the log."""
-    segment: int
-    segment_uid: int
-    nodes: tuple[int, ...]
+    segment: int = 0
+    """Which one all of them are in; 0 where nobody has to know."""
+    segment_uid: int = 0
+    nodes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,3 +88,19 @@ def shares(snapshot: Snapshot, start: int, end: int, share_bytes: int) -> Iterat
                 part.uid,
                 tuple(part.replicas or [part.leader]),
             )
+
+
+def reach(snapshot: Snapshot, start: int, end: int, size: int) -> Share:
+    """From `start` on, across segments, until there are about `size` bytes; `end` at the latest."""
+    taken, at = 0.0, start
+    for part, part_end in snapshot.segments():
+        first, behind = max(part.base_offset, start), min(part_end, end)
+        if first >= behind:
+            continue
+        per_record = part.bytes / max(1, part_end - part.base_offset)
+        fitting = behind - first if not per_record else ceil((size - taken) / per_record)
+        at = min(behind, first + max(1, fitting))
+        taken += (at - first) * per_record
+        if at < behind or taken >= size:
+            break
+    return Share(OffsetRange(snapshot.topic, snapshot.uid, start, at), int(taken))

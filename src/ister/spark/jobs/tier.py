@@ -23,9 +23,11 @@ from ister import sync
 from ister.errors import ConfigError, OffsetOutOfRange, TableMismatch
 from ister.names import normalise_topic
 from ister.spark.jobs.lake.opening import PARTITION_COLUMNS, Target, open_table
-from ister.spark.jobs.lake.table import DEAD_LETTERS, Coverage, DataFile, LakeTable, Origin
+from ister.spark.jobs.lake.table import DEAD_LETTERS, Coverage, DataFile, LakeTable, Origin, joined_gaps
 from ister.spark.jobs.running import Stop, parallelism, run_tasks
-from ister.spark.jobs.snapshot import Share, Snapshot, shares, take_snapshot
+from ister.spark.jobs.snapshot import Share, Snapshot, take_snapshot
+from ister.spark.jobs.tiering.cutting import Cutting
+from ister.spark.jobs.tiering.gathering import Gathered
 from ister.spark.jobs.watching import Unwatched, Watch
 
 if TYPE_CHECKING:
@@ -257,20 +259,23 @@ class _TierJob:
                 offsets=(begun.next, start),
             )
         self._note_gap(begun.next, start)
-        return replace(begun, next=start, gaps=(*begun.gaps, (begun.next, start)))
+        return replace(begun, next=start, gaps=joined_gaps((*begun.gaps, (begun.next, start))))
 
     def _round(self, covered: Coverage | None, begun: Coverage, at_once: int) -> bool:
         """From there to the end of the snapshot. False if another job has committed meanwhile."""
         snapshot, size = self._snapshot, self._snapshot.size_between(begun.next, self._snapshot.end)
         self._watch.begins(f"tier {snapshot.topic}", snapshot.end - begun.next, size)
         work = partial(_write, self._write_plan(begun))
-        cut: list[Share] = list(shares(snapshot, begun.next, snapshot.end, self._share_bytes(size, at_once)))
-        gathered = _Gathered(covered, begun)
+        cutting = Cutting(snapshot, begun.next, self._file_bytes, size, at_once)
+        cut, gathered = cutting.cut, Gathered(covered, begun)
         finished: dict[int, Written] = {}
         try:
-            for number, written in run_tasks(self._spark, work, cut, at_once=at_once, stop=self._stop):
+            for number, written in run_tasks(
+                self._spark, work, cutting.shares(), at_once=at_once, stop=self._stop
+            ):
                 self._watch.advances(written.records, cut[number].size)
                 finished[number] = written
+                cutting.learn(cut[number], written.files)
                 while gathered.taken in finished:
                     gathered.take(cut[gathered.taken], finished.pop(gathered.taken))
                 if gathered.log_bytes >= COMMIT_BYTES and not self._commit_gathered(gathered):
@@ -282,10 +287,6 @@ class _TierJob:
             raise
         finally:
             self._watch.ends()
-
-    def _share_bytes(self, size: int, at_once: int) -> int:
-        """As much as a file is to have; less where that would leave executors without work."""
-        return max(1, min(self._file_bytes, -(-size // at_once)))
 
     def _write_plan(self, begun: Coverage) -> WritePlan:
         from ister.spark.jobs.tiering.plan import WritePlan
@@ -303,7 +304,7 @@ class _TierJob:
             begun.next if covered is None else covered.next,
         )
 
-    def _commit_gathered(self, gathered: _Gathered) -> bool:
+    def _commit_gathered(self, gathered: Gathered) -> bool:
         if not gathered.has_news:
             return True
         if not self._commit(gathered.files, gathered.dead_files, gathered.before, gathered.after):
@@ -350,43 +351,6 @@ class _TierJob:
         self._watch.tells(
             f"offsets {start} to {end - 1} of {self._snapshot.topic} are not there; the table goes on behind"
         )
-
-
-class _Gathered:
-    """Finished shares that follow each other, and are not committed yet."""
-
-    def __init__(self, before: Coverage | None, begun: Coverage) -> None:
-        self.before = before
-        self.after = begun
-        self.taken = 0
-        """How many shares were taken, from the first one on."""
-        self._empty()
-
-    def _empty(self) -> None:
-        self.files: list[DataFile] = []
-        self.dead_files: list[DataFile] = []
-        self.gaps: list[tuple[int, int]] = []
-        self.records = 0
-        self.log_bytes = 0
-        self._fresh = 0
-
-    def start_anew(self) -> None:
-        self.before = self.after
-        self._empty()
-
-    @property
-    def has_news(self) -> bool:
-        return self._fresh > 0
-
-    def take(self, share: Share, written: Written) -> None:
-        self.taken += 1
-        self._fresh += 1
-        self.files += written.files
-        self.dead_files += written.dead_files
-        self.gaps += written.gaps
-        self.records += written.records
-        self.log_bytes += share.size
-        self.after = replace(self.after, next=share.range.end, gaps=(*self.after.gaps, *written.gaps))
 
 
 def _write(plan: WritePlan, share: Share) -> Written:

@@ -14,7 +14,7 @@ here promises then:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -69,6 +69,17 @@ class Coverage:
     @classmethod
     def from_object(cls, found: Mapping[str, Any]) -> Coverage:
         return cls(found["first"], found["next"], tuple((low, high) for low, high in found["gaps"]))
+
+
+def joined_gaps(gaps: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The same offsets in as few gaps as they take."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(gaps):
+        if found and found[-1][1] >= start:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
