@@ -18,6 +18,7 @@ import json
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -156,7 +157,7 @@ class DeltaTable:
     def vacuum(self, older_than_s: float) -> list[str]:
         """Delta's own, in full: what the table needs no more, and what it never had."""
         self._table.update_incremental()
-        hours = int(older_than_s // 3600)
+        hours = ceil(older_than_s / 3600)
         found = self._table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
         if "://" in self._location:
             return self._vacuumed(found, hours)
