@@ -51,14 +51,14 @@ class Fetches:
         self.records_out = Counter("records_out_total", "Records sent to readers.")
         self.fetch_seconds = Histogram("fetch_duration_seconds", "Time to answer a fetch that has data.")
 
-    async def answer(self, connection: Connection, correlation: int, request: messages.Fetch) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + min(request.wait_ms, MAX_WAIT_MS) / 1000
-        await self._elsewhere.keep_looking(
-            lambda: self._broker.find_same(request.topic, request.topic_uid, request.min_index),
-            lambda topic: self._answer_from(topic, connection, correlation, request, deadline),
-            request.offset,
-        )
+    async def answer(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(messages.Fetch, header)
+        deadline = asyncio.get_running_loop().time() + min(request.wait_ms, MAX_WAIT_MS) / 1000
+        looking = self._elsewhere.looking(request.offset)
+        while True:
+            topic = await self._broker.find_same(request.topic, request.topic_uid, request.min_index)
+            async with looking.at(topic):
+                return await self._answer_from(topic, connection, correlation, request, deadline)
 
     async def _answer_from(
         self,
@@ -128,20 +128,18 @@ class Fetches:
 
     async def read(self, request: messages.Fetch) -> bytes:
         """Whole frames from the one that holds an offset, wherever it is; empty at the end. For this node."""
-
-        async def read_from(topic: TopicLog) -> bytes:
-            found = topic.places.locate(request.offset)
-            if not isinstance(found, Follower | Remote):
-                return b"".join((await topic.reads.read(request.offset, request.max_bytes)).buffers)
-            segment = found.segment
-            passed = msgspec.structs.replace(
-                request, min_index=self._elsewhere.index_of(segment), here_only=segment.is_sealed
-            )
-            return bytes((await self._elsewhere.ask(segment, Kind.FETCH, passed)).payload)
-
-        return await self._elsewhere.keep_looking(
-            lambda: self._broker.find(request.topic), read_from, request.offset
-        )
+        looking = self._elsewhere.looking(request.offset)
+        while True:
+            topic = await self._broker.find(request.topic)
+            async with looking.at(topic):
+                found = topic.places.locate(request.offset)
+                if not isinstance(found, Follower | Remote):
+                    return b"".join((await topic.reads.read(request.offset, request.max_bytes)).buffers)
+                segment = found.segment
+                passed = msgspec.structs.replace(
+                    request, min_index=self._elsewhere.index_of(segment), here_only=segment.is_sealed
+                )
+                return bytes((await self._elsewhere.ask(segment, Kind.FETCH, passed)).payload)
 
     async def _fetch_here(
         self, connection: Connection, correlation: int, request: messages.Fetch, readable: Readable

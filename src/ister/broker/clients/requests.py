@@ -60,7 +60,7 @@ class Requests:
         self._fetches = Fetches(server.broker, self._elsewhere)
         self.metrics = (self._fetches.records_out, self._fetches.fetch_seconds, self._elsewhere.forwards)
         self._handlers: dict[int, Handler] = {
-            Kind.FETCH: self._fetch,
+            Kind.FETCH: self._fetches.answer,
             Kind.LIST_OFFSETS: self._list_offsets,
             Kind.CREATE_TOPIC: self._create_topic,
             Kind.DELETE_TOPIC: self._delete_topic,
@@ -95,9 +95,6 @@ class Requests:
 
     # Records.
 
-    async def _fetch(self, connection: Connection, correlation: int, header: bytes) -> None:
-        await self._fetches.answer(connection, correlation, decode_message(messages.Fetch, header))
-
     async def read(self, request: messages.Fetch) -> bytes:
         """Whole frames from the one that holds an offset, wherever it is; empty at the end. For this node."""
         return await self._fetches.read(request)
@@ -112,26 +109,27 @@ class Requests:
         self.respond(connection, correlation, messages.ListOffsetsAnswer(found))
 
     async def _offset_at(self, request: messages.ListOffsets, at: int) -> int:
-        async def ask(topic: TopicLog) -> int:
+        looking = self._elsewhere.looking()
+        while True:
+            topic = await self._broker.find_same(request.topic, request.topic_uid, request.min_index)
             if at == EARLIEST:
                 await self._be_current()  # what was trimmed meanwhile is not there for anybody
                 return topic.state.start_offset
             segment = topic.state.open_segment if at == LATEST else topic.places.first_since(at)
-            if isinstance(topic.places.whereabouts(segment), Here):
-                return await (topic.reads.confirmed_end() if at == LATEST else topic.reads.offset_at(at))
-            if request.here_only:
-                raise no_copy(topic, segment)
-            index = self._elsewhere.index_of(segment)
-            passed = messages.ListOffsets(request.topic, [at], index, segment.is_sealed, request.topic_uid)
-            answer = await self._elsewhere.ask(segment, Kind.LIST_OFFSETS, passed)
-            found = decode_message(messages.ListOffsetsAnswer, answer.header).offsets[0]
-            if at == LATEST:
-                topic.known.seen_end = max(topic.known.seen_end, found)
-            return found
-
-        return await self._elsewhere.keep_looking(
-            lambda: self._broker.find_same(request.topic, request.topic_uid, request.min_index), ask
-        )
+            async with looking.at(topic):
+                if isinstance(topic.places.whereabouts(segment), Here):
+                    return await (topic.reads.confirmed_end() if at == LATEST else topic.reads.offset_at(at))
+                if request.here_only:
+                    raise no_copy(topic, segment)
+                index = self._elsewhere.index_of(segment)
+                passed = messages.ListOffsets(
+                    request.topic, [at], index, segment.is_sealed, request.topic_uid
+                )
+                answer = await self._elsewhere.ask(segment, Kind.LIST_OFFSETS, passed)
+                found = decode_message(messages.ListOffsetsAnswer, answer.header).offsets[0]
+                if at == LATEST:
+                    topic.known.seen_end = max(topic.known.seen_end, found)
+                return found
 
     # Topics.
 

@@ -12,8 +12,7 @@ may be asked for again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -32,6 +31,7 @@ from ister.errors import (
     StorageFailed,
 )
 from ister.metadata.state import SegmentState
+from ister.metadata.store import MetadataStore
 from ister.metrics import Counter
 from ister.protocol import messages
 from ister.protocol.codec import encode_header
@@ -49,7 +49,45 @@ _MOVED_PAUSE_SECONDS = 0.02
 _PASSED_OVER = (ConnectionFailed, NodeUnreachable, NotLeader, RequestTimeout, CorruptSegment, StorageFailed)
 """Another node may answer. A read that was lost on the way is simply asked for again."""
 
-T = TypeVar("T")
+
+class Looking:
+    """One search for whoever has what is asked for, which may change meanwhile.
+
+    Each look is an `async with looking.at(topic)` that returns what it finds. It goes by instead, and the
+    next one is due, after a handoff came in between, for a while; and once where an offset seems to lie past
+    the end: that is said only by a node that knows all that is committed, since a seal may be applied of
+    which it has not heard.
+    """
+
+    def __init__(self, metadata: MetadataStore, offset: int | None) -> None:
+        self._metadata = metadata
+        self._offset = offset
+        self._until = asyncio.get_running_loop().time() + MOVED_SECONDS
+        self._is_current = False
+        self._topic: TopicLog | None = None
+
+    def at(self, topic: TopicLog) -> Looking:
+        self._topic = topic
+        return self
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """Whether to look again."""
+        if isinstance(error, NotLeader) and asyncio.get_running_loop().time() < self._until:
+            await asyncio.sleep(_MOVED_PAUSE_SECONDS)
+            return True
+        if isinstance(error, OffsetOutOfRange) and not self._is_final:
+            await self._metadata.read_index(CONFIRM_SECONDS)
+            self._is_current = True
+            return True
+        return False
+
+    @property
+    def _is_final(self) -> bool:
+        if self._is_current or self._offset is None or self._topic is None:
+            return True
+        return isinstance(self._topic.places.locate(self._offset), Trimmed)
 
 
 class Elsewhere:
@@ -98,32 +136,9 @@ class Elsewhere:
         others.sort(key=lambda member: (not metadata.is_alive(member), member != segment.leader))
         return others or [segment.leader]
 
-    async def keep_looking(
-        self,
-        find: Callable[[], Awaitable[TopicLog]],
-        answer: Callable[[TopicLog], Awaitable[T]],
-        offset: int | None = None,
-    ) -> T:
-        """The answer of whoever has what is asked for, which may change while it is looked for.
-
-        After a handoff it is looked up again, for a while. That an offset lies past the end is said only once
-        this node knows all that is committed: a seal may be applied of which it has not heard.
-        """
-        loop = asyncio.get_running_loop()
-        until, is_current = loop.time() + MOVED_SECONDS, False
-        while True:
-            topic = await find()
-            try:
-                return await answer(topic)
-            except NotLeader:
-                if loop.time() >= until:
-                    raise
-                await asyncio.sleep(_MOVED_PAUSE_SECONDS)
-            except OffsetOutOfRange:
-                if is_current or offset is None or isinstance(topic.places.locate(offset), Trimmed):
-                    raise
-                await self._broker.metadata.read_index(CONFIRM_SECONDS)
-                is_current = True
+    def looking(self, offset: int | None = None) -> Looking:
+        """For one request; `offset` is what it asks for, if that is an offset."""
+        return Looking(self._broker.metadata, offset)
 
 
 def no_copy(topic: TopicLog, segment: SegmentState) -> NodeUnreachable:

@@ -1,8 +1,8 @@
 """Where an offset of a topic lives, as a value: this node has it, or who does, or why nobody need be asked.
 
 It is what this node knows of the metadata at this moment, which may be old: whoever does not find there what
-it says looks again (`Elsewhere.keep_looking`). Who asks answers for each of these; one more, for what is in
-history, belongs to the union, and the type checker then names everybody who has to know of it.
+it says looks again (`Looking`, in `ister.broker.forward.elsewhere`). Who asks answers for each of these; one
+more, for what is in history, belongs to the union, and the type checker then names who has to know of it.
 """
 
 from __future__ import annotations
