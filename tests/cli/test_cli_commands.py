@@ -34,6 +34,7 @@ from ister.errors import (
     OffsetOutOfRange,
     RecordsLost,
     RequestTimeout,
+    TableMismatch,
     UnknownTopic,
 )
 
@@ -312,6 +313,7 @@ def test_every_error_has_the_exit_code_that_the_table_gives_it() -> None:
         CorruptFrame: 5,
         CorruptSegment: 5,
         RecordsLost: 5,
+        TableMismatch: 5,
     }
     for kind in BY_CODE.values():
         assert exit_code(kind("x")) == special.get(kind, 1), kind

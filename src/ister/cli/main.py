@@ -45,7 +45,8 @@ EXIT_CODES: Final = {
     USAGE: "wrong usage: a command, option, name, setting or configuration",
     UNREACHABLE: "no broker could be reached, or it did not answer in time",
     NOT_FOUND: "not found: an unknown topic",
-    DATA_PROBLEM: "a problem with the data: offsets that are not there, lost or corrupt records",
+    DATA_PROBLEM: "a problem with the data: offsets that are not there, lost or corrupt records; a table "
+    "of another topic",
     INTERRUPTED: "interrupted (Ctrl-C)",
 }
 
