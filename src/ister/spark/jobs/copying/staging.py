@@ -8,7 +8,9 @@ taken out of their frames. What a task stages is decided by nobody but the drive
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -84,10 +86,8 @@ async def _copy(route: Route, wanted: OffsetRange) -> Part:
 async def _stage(route: Route, wanted: OffsetRange, stager: Stager | None) -> Part:
     reached, records, size = wanted.start, 0, 0
     checksum = _Checksum(wanted) if route.checksums else None
-    with BrokerFrames(route.source) as store:
-        frames = store.frames(wanted, _Whole())
-        # In a thread: while the source is read, answers of the target must not wait.
-        while taken := await asyncio.to_thread(lambda: list(islice(frames, _AT_A_TIME))):
+    async with aclosing(_frames(route.source, wanted)) as source:
+        async for taken in source:
             if checksum is not None:
                 checksum.add(taken)
             own = [frame for frame in taken if _is_own(frame, wanted, route)]
@@ -101,6 +101,20 @@ async def _stage(route: Route, wanted: OffsetRange, stager: Stager | None) -> Pa
     staged = None if stager is None else await stager.finish()
     digest = "" if checksum is None else checksum.hexdigest()
     return Part(wanted.start, wanted.end, reached, records, size, digest, staged)
+
+
+async def _frames(bootstrap: str, wanted: OffsetRange) -> AsyncGenerator[list[Frame], None]:
+    """Some at a time, read in one thread of their own: meanwhile answers of the target must not wait, and a
+    log that works in turns is for one thread and none that has a loop."""
+    loop, store = asyncio.get_running_loop(), BrokerFrames(bootstrap)
+    with ThreadPoolExecutor(1, thread_name_prefix="ister-source") as thread:
+        await loop.run_in_executor(thread, store.__enter__)
+        try:
+            frames = store.frames(wanted, _Whole())
+            while taken := await loop.run_in_executor(thread, lambda: list(islice(frames, _AT_A_TIME))):
+                yield taken
+        finally:
+            await loop.run_in_executor(thread, store.__exit__, None, None, None)
 
 
 def _is_own(frame: Frame, wanted: OffsetRange, route: Route) -> bool:
