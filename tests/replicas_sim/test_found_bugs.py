@@ -9,8 +9,9 @@ from unittest import mock
 
 import pytest
 
-from ister.broker.topic.sealing import replicas_for
+from ister.broker.topic.sealing import seen_by
 from ister.errors import NotLeader, StorageFailed
+from ister.metadata.placement import replicas_of
 from ister.peers import Peers
 from ister.protocol.codec import encode_header
 from ister.protocol.peer import PeerKind
@@ -102,7 +103,7 @@ def test_a_segment_is_never_opened_on_fewer_disks_than_a_majority_of_what_its_to
         leader, _ = await world.make_topic()
         with mock.patch.object(Peers, "is_alive", lambda peers, member: False):
             broker = world.nodes[leader].running
-            return replicas_for(broker.storage, "t", 3, broker.metadata.member)
+            return replicas_of(broker.metadata.member, 3, "t", seen_by(broker.storage))
 
     assert len(play(script)) == 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from unittest import mock
 
-from ister.broker.topic import sealing
+from ister.metadata import placement
 from tests.replicas_sim.small import World, play
 
 
@@ -17,7 +17,7 @@ def test_a_follower_whose_metadata_is_late_follows_once_it_is_not() -> None:
         leader, (other, late) = await world.make_topic(segment_records=2)
         await world.elect(other)
         member = world.nodes[leader].running.metadata.member
-        with mock.patch.object(sealing, "next_leader", lambda last, members: member):
+        with mock.patch.object(placement, "next_leader", lambda last, members: member):
             async with world.at(leader) as log:
                 await world.send(log, "t", b"1")
                 world.cut(other, late)  # it hears the leader of the segment, and not that of the metadata

@@ -14,6 +14,7 @@ from ister.broker.topic.sealing import make_recovery_seal
 from ister.broker.view.standing import Standings
 from ister.errors import NotLeader, StorageFailed, UnknownTopic
 from ister.metadata.commands import SealSegment
+from ister.metadata.placement import Why
 from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.store import MetadataStore
 from ister.protocol.codec import decode_header, encode_header
@@ -178,7 +179,7 @@ class NodeReplication:
             log.warning("too few voters answer: what this node leads is not handed over, others recover it")
             return
         for topic in leading:
-            topic.handing_off.start()
+            topic.handing_off.start(Why.STOPPING)
         try:
             async with asyncio.timeout(HAND_OVER_SECONDS):
                 for topic in leading:

@@ -24,6 +24,7 @@ from ister.broker.topic.sealing import has_better_clocks
 from ister.broker.topic.topic_log import TopicLog
 from ister.errors import BadRequest, IsterError, RequestTimeout
 from ister.metadata.commands import TrimTopic
+from ister.metadata.placement import Why
 from ister.raft import RaftStatus
 
 if TYPE_CHECKING:
@@ -114,10 +115,10 @@ class Upkeep:
         if self._clock_is_off():
             # What it would call old may be young; and append times never go back (A6).
             if has_better_clocks(self._broker.storage):
-                topic.rolling_over.roll_over()
+                topic.rolling_over.roll_over(Why.CLOCK)
             return
         if topic.rolling_over.is_old:
-            topic.rolling_over.roll_over()
+            topic.rolling_over.roll_over(Why.OLD)
         start = first_offset_to_keep(topic.state, topic.facts.bytes, self._broker.clock.now_us())
         if start > topic.state.start_offset and self._may_trim:
             log.info("trimming", extra={"fields": {"topic": topic.state.name, "start_offset": start}})

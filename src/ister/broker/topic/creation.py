@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ister.broker.topic.held import HeldAppend, HeldAppends
-from ister.broker.topic.sealing import can_lead, replicas_for
+from ister.broker.topic.sealing import seen_by
 from ister.broker.topic.topic_log import TopicLog
 from ister.errors import IsterError, NotLeader, Overloaded, ShuttingDown, TopicExists, UnknownTopic
 from ister.metadata.commands import CreateTopic, Outcome, Result
-from ister.metadata.placement import first_leader
+from ister.metadata.placement import first_leader, replicas_of
 from ister.names import is_system
 from ister.protocol.messages import TopicSettings
 from ister.settings import validate_settings
@@ -94,7 +94,7 @@ class Creation:
     async def _propose(self, name: str, settings: TopicSettings, created_at_us: int) -> Outcome:
         for _ in range(_CHOICES):
             leader = await self._first_leader(name)
-            replicas = replicas_for(self._broker.storage, name, settings.replicas, leader)
+            replicas = replicas_of(leader, settings.replicas, name, seen_by(self._broker.storage))
             command = CreateTopic(name, settings, leader, replicas, created_at_us)
             outcome = await self._broker.metadata.propose(command)
             if outcome.result is not Result.REFUSED:
@@ -105,7 +105,7 @@ class Creation:
         metadata = self._broker.metadata
         if not metadata.state.active_members:
             await metadata.read_index(ASK_SECONDS)
-        members = can_lead(self._broker.storage)
+        members = seen_by(self._broker.storage).able
         if not members:
             raise NotLeader(f"no node can lead {name} yet: the cluster is only starting")
         return first_leader(name, members)

@@ -25,6 +25,7 @@ from ister.broker.topic.sealing import make_seal
 from ister.errors import InvariantBroken, IsterError, ShuttingDown, invariant
 from ister.frame import FrameHeader, decode_header
 from ister.metadata.commands import Outcome, Result
+from ister.metadata.placement import Why
 from ister.metadata.state import SegmentState
 from ister.protocol.peer import node_of
 from ister.wal.segment import FsyncPolicy, Segment
@@ -52,14 +53,14 @@ class HandingOff:
         self.task: asyncio.Task[None] | None = None
         """What carries them out, while there are any."""
 
-    def start(self) -> None:
+    def start(self, why: Why = Why.FULL) -> None:
         """Begin to seal the open segment; nothing happens if that is under way.
 
         Nor if the segment has failed: it is about to be opened again, and two must not decide its end.
         """
         led = self._led
         if led.segment is not None and led.segment.failure is None and led.handoff.admits:
-            self.carry_out(led.handoff.step(steps.Close()))
+            self.carry_out(led.handoff.step(steps.Close(why)))
 
     def carry_out(self, effects: list[steps.Effect]) -> None:
         if not effects or self._led.stage in (Stage.HALTED, Stage.OVER):
@@ -154,7 +155,7 @@ class HandingOff:
         known = self._sealed_already(segment)
         if known is not None:
             return known  # by an earlier proposal, of which only the answer was lost
-        seal = make_seal(self._storage, self._topic.state, segment, end)
+        seal = make_seal(self._storage, self._topic.state, segment, end, self._led.handoff.why)
         proposal = asyncio.get_running_loop().create_task(self._storage.metadata.propose(seal))
         # Nobody may be left to look at it: the chain overtook it, or the broker stops.
         proposal.add_done_callback(lambda done: done.cancelled() or done.exception())

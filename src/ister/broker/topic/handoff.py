@@ -16,6 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from ister.metadata.placement import Why
+
 
 class Phase(Enum):
     OPEN = auto()
@@ -28,6 +30,8 @@ class Phase(Enum):
 @dataclass(frozen=True)
 class Close:
     """Somebody wants the next segment: an append that filled this one, its age, an operator."""
+
+    why: Why = Why.FULL
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ class Handoff:
 
     def __init__(self) -> None:
         self.phase = Phase.OPEN
+        self.why = Why.FULL
         self.end_offset: int | None = None
         self.admits = True
         """May an append be given an offset now? Checked with no await before the enqueue (A4)."""
@@ -103,8 +108,8 @@ class Handoff:
 
     def _step(self, event: Event) -> list[Effect]:
         match event, self.phase:
-            case Close(), Phase.OPEN:
-                self.phase = Phase.DRAINING
+            case Close(why), Phase.OPEN:
+                self.phase, self.why = Phase.DRAINING, why
                 return [Drain()]
             case Drained(end), Phase.DRAINING:
                 self.phase, self.end_offset = Phase.SEALING, end

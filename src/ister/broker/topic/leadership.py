@@ -19,8 +19,9 @@ from ister.broker.topic.known import KnownTopic
 from ister.broker.topic.led_segment import LedSegment
 from ister.broker.topic.life import Stage
 from ister.broker.topic.rolling_over import RollingOver
-from ister.broker.topic.sealing import replicas_for
+from ister.broker.topic.sealing import seen_by
 from ister.errors import CorruptSegment, IsterError, NotLeader, SegmentFenced, UnknownProducer
+from ister.metadata.placement import Why, replicas_of
 from ister.protocol.peer import node_of
 from ister.replication.stream.follower import Known
 from ister.replication.stream.leader import Leading
@@ -86,7 +87,7 @@ class Leadership:
             self.lose(error.message)
             raise NotLeader(f"this node's copy is not served: {error.message}") from error
         if error.offsets is not None and segment is self._led.current and self._led.handoff.admits:
-            self._rolling_over.roll_over()
+            self._rolling_over.roll_over(Why.DAMAGE)
 
     def refuse_if_leading(self, segment: Segment, error: UnknownProducer, sink: Sink, token: int) -> None:
         """That is final for a producer; and a leader that was replaced, and has not heard of it, knows none
@@ -146,10 +147,10 @@ class Leadership:
         if led.segment is None or not led.handoff.admits:
             return
         lost = led.leading.lost(now, storage.replica_lost_seconds) if led.leading is not None else []
-        wanted = replicas_for(storage, topic.name, topic.settings.replicas, storage.member)
+        wanted = replicas_of(storage.member, topic.settings.replicas, topic.name, seen_by(storage))
         # One that answers, and whom nobody could stand in for, would only be chosen again.
         if set(lost) - set(wanted) or len(wanted) > len(topic.open_segment.replicas):
-            self._rolling_over.roll_over()
+            self._rolling_over.roll_over(Why.REPLICAS)
 
     # Losing it.
 

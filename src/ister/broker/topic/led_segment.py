@@ -288,7 +288,7 @@ class LedSegment:
 
         No record was ever appended to it: the first one comes after `OpenedSegment` (E6)."""
         topic = self._topic.state
-        if topic.open_segment.log_exists or not has_other_nodes(self._storage):
+        if topic.open_segment.log_exists or not has_other_nodes(self._storage, topic):
             return
         try:
             await self._storage.metadata.propose(make_empty_seal(self._storage, topic))

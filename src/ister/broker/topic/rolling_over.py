@@ -15,6 +15,7 @@ from ister.broker.topic.known import KnownTopic
 from ister.broker.topic.led_segment import LedSegment
 from ister.broker.topic.sealing import is_past, limits_of
 from ister.errors import IsterError
+from ister.metadata.placement import Why
 
 log = logging.getLogger("ister.broker.topic")
 
@@ -29,6 +30,8 @@ class RollingOver:
         self._led = led
         self._handing_off = handing_off
         self._asking: asyncio.Task[None] | None = None
+        self._why = Why.FULL
+        """Of the last one that was asked for."""
         self.limits = limits_of(topic.state)
         """Where the open segment is full. A frame is never split, so it may pass them by one."""
 
@@ -36,27 +39,28 @@ class RollingOver:
         """Take the limits from the settings; again whenever they or the open segment change."""
         segment, topic = self._led.current, self._topic.state
         if segment is not None and segment.policy.value != topic.settings.fsync:
-            self.roll_over()  # a segment has one policy for life
+            self.roll_over(Why.SETTINGS)  # a segment has one policy for life
         elif segment is not None and is_past(segment, limits_of(topic, are_hard=True)):
-            self.roll_over()  # not one frame more, however often it is opened again (F6 counts on it)
+            self.roll_over(Why.FULL)  # not one frame more, however often it is opened again (F6 counts on it)
         else:
             self.limits = limits_of(topic)
 
     def became_full(self) -> None:
         if self.limits.are_hard:
-            self._handing_off.start()
+            self._handing_off.start(Why.FULL)
         else:
-            self.roll_over()
+            self.roll_over(Why.FULL)
 
-    def roll_over(self) -> None:
+    def roll_over(self, why: Why) -> None:
         """Hand off as soon as that is possible."""
         if self._storage.metadata.is_alone:
-            self._handing_off.start()
+            self._handing_off.start(why)
             return
+        self._why = why
         self.limits = limits_of(self._topic.state, are_hard=True)
         segment = self._led.current
         if segment is not None and is_past(segment, self.limits):
-            self._handing_off.start()  # a large frame has filled it at once
+            self._handing_off.start(self._why)  # a large frame has filled it at once
         elif self._asking is None:
             self._asking = asyncio.get_running_loop().create_task(self._hand_off_when_possible())
 
@@ -74,7 +78,7 @@ class RollingOver:
         finally:
             self._asking = None
         if self.limits.are_hard and not self._led.is_over:
-            self._handing_off.start()
+            self._handing_off.start(self._why)
 
     @property
     def is_old(self) -> bool:

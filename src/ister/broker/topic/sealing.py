@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ister.broker.node.storage import Storage
 from ister.metadata.commands import AcceptLoss, SealSegment
-from ister.metadata.placement import choose_replicas, next_leader
+from ister.metadata.placement import Place, Seen, Why, Wish, place
 from ister.metadata.state import TopicState
 from ister.protocol.codec import MAX_MESSAGE_BYTES
 from ister.quorum import acknowledging
@@ -51,10 +51,11 @@ def is_past(segment: Segment, limits: Limits) -> bool:
     )
 
 
-def make_seal(storage: Storage, topic: TopicState, segment: Segment, end: int) -> SealSegment:
+def make_seal(
+    storage: Storage, topic: TopicState, segment: Segment, end: int, why: Why = Why.FULL
+) -> SealSegment:
     """The seal of the open segment at its true end, with the next leader chosen as of now (H1)."""
-    next_member = _next_leader(storage, must_leave=segment.failure is not None)
-    replicas = next_replicas(storage, topic, next_member)
+    following = next_place(storage, topic, why if segment.failure is None else Why.STORAGE)
     producers = segment.producers
     if segment.failure is not None:
         producers = producers.without_records_past(end)
@@ -64,8 +65,8 @@ def make_seal(storage: Storage, topic: TopicState, segment: Segment, end: int) -
         segment=topic.open_segment.segment,
         end_offset=end,
         end_position=segment.committed_position,
-        next_leader=next_member,
-        next_replicas=replicas,
+        next_leader=following.leader,
+        next_replicas=following.replicas,
         producers=carried.rows(),
         # Of a record that is in the log: by it a time is found in the right segment.
         last_append_time_us=segment.committed_append_time_us,
@@ -95,15 +96,15 @@ def make_recovery_seal(
     last_append_time_us: int,
 ) -> SealSegment:
     """The seal of an open segment whose leader was lost, where a recovery found its end (F2)."""
-    next_member = _leader_after_a_loss(storage, topic)
+    following = next_place(storage, topic, Why.LOST)
     carried = ProducerTable(producers).expired(last_append_time_us - PRODUCER_MEMORY_US)
     return SealSegment(
         topic_uid=topic.uid,
         segment=topic.open_segment.segment,
         end_offset=found.end_offset,
         end_position=found.end_position,
-        next_leader=next_member,
-        next_replicas=next_replicas(storage, topic, next_member),
+        next_leader=following.leader,
+        next_replicas=following.replicas,
         producers=carried.rows(),
         last_append_time_us=last_append_time_us,
         sealed_by=storage.member,
@@ -148,14 +149,14 @@ def make_loss(
 ) -> AcceptLoss:
     """The end of an open segment whose rest nobody can reach (F6). An operator states that its node is
     stopped."""
-    next_member = _leader_after_a_loss(storage, topic)
+    following = next_place(storage, topic, Why.LOST)
     carried = reached.producers.expired(reached.last_append_time_us - PRODUCER_MEMORY_US)
     return AcceptLoss(
         topic_uid=topic.uid,
         segment=topic.open_segment.segment,
         end_offset=max(most_it_can_reach(topic), known_end),
-        next_leader=next_member,
-        next_replicas=next_replicas(storage, topic, next_member),
+        next_leader=following.leader,
+        next_replicas=following.replicas,
         lost_from=reached.end_offset,
         at_us=storage.clock.now_us(),
         by=storage.member,
@@ -172,40 +173,38 @@ def make_loss(
     )
 
 
-def _leader_after_a_loss(storage: Storage, topic: TopicState) -> int:
-    """Away from the leader that was lost, whatever this node thinks of it: it may come and go."""
-    lost = topic.open_segment.leader
-    return next_leader(lost, [m for m in can_lead(storage) if m != lost] or [storage.member])
+def seen_by(storage: Storage) -> Seen:
+    """The nodes as this one sees them now."""
+    metadata, limit = storage.metadata, storage.max_clock_skew_us
+    active = metadata.state.active_members
+    return Seen(
+        active,
+        alive={member for member in active if metadata.is_alive(member)},
+        wrong_clocks={member for member in active if abs(metadata.clock_error_us(member)) > limit},
+        refusing=storage.replication.streams.refusing,
+        unwanted={storage.member} if storage.leaving.is_set() else (),
+    )
 
 
-def next_replicas(storage: Storage, topic: TopicState, leader: int) -> list[int]:
-    """Where the next segment lives: as many nodes as its topic wants, of those that can serve."""
-    return replicas_for(storage, topic.name, topic.settings.replicas, leader)
+def wish_of(storage: Storage, topic: TopicState, why: Why) -> Wish:
+    return Wish(topic.name, topic.settings.replicas, topic.open_segment.leader, storage.member, why)
 
 
-def replicas_for(storage: Storage, name: str, count: int, leader: int) -> list[int]:
-    """Of the nodes that answer, and rather of those whose disks take what they are sent; but at least most of
-    those that there should be. Who seems silent for a moment would else leave a segment on one disk, and that
-    disk's loss would cost acknowledged records."""
-    metadata, able = storage.metadata, sorted({leader, *can_lead(storage)})
-    willing = [member for member in able if member not in storage.replication.streams.refusing]
-    chosen = choose_replicas(leader, willing if len(willing) >= count else able, count, name)
-    others = [member for member in metadata.state.active_members if member not in chosen]
-    least = acknowledging(min(count, len(chosen) + len(others)))
-    others.sort(key=metadata.is_alive, reverse=True)
-    return chosen + others[: max(0, least - len(chosen))]
+def next_place(storage: Storage, topic: TopicState, why: Why) -> Place:
+    """Where the next segment of a topic goes, as of now."""
+    return place(wish_of(storage, topic, why), seen_by(storage))
 
 
 def make_empty_seal(storage: Storage, topic: TopicState) -> SealSegment:
     """The seal of an open segment whose log was never made: it ends where it begins."""
-    opened, next_member = topic.open_segment, _next_leader(storage, must_leave=True)
+    opened, following = topic.open_segment, next_place(storage, topic, Why.STORAGE)
     return SealSegment(
         topic_uid=topic.uid,
         segment=opened.segment,
         end_offset=opened.base_offset,
         end_position=0,
-        next_leader=next_member,
-        next_replicas=next_replicas(storage, topic, next_member),
+        next_leader=following.leader,
+        next_replicas=following.replicas,
         producers=opened.carried_producers,
         last_append_time_us=opened.carried_append_time_us,
         sealed_by=storage.member,
@@ -216,39 +215,12 @@ def make_empty_seal(storage: Storage, topic: TopicState) -> SealSegment:
     )
 
 
-def has_other_nodes(storage: Storage) -> bool:
+def has_other_nodes(storage: Storage, topic: TopicState) -> bool:
     """Whether another node could lead what this one cannot."""
-    return _next_leader(storage, must_leave=True) != storage.member
+    return next_place(storage, topic, Why.STORAGE).leader != storage.member
 
 
 def has_better_clocks(storage: Storage) -> bool:
     """Whether there is a node to which those lead away whose clocks are wrong (A6)."""
-    return any(member != storage.member for member in _with_good_clocks(storage, _alive(storage)))
-
-
-def _next_leader(storage: Storage, *, must_leave: bool = False) -> int:
-    """Round-robin over the nodes that can lead; this one if it is the only one.
-
-    What `must_leave`, for a disk is broken, goes to a node with a wrong clock rather than stay."""
-    alive = [member for member in _alive(storage) if not must_leave or member != storage.member]
-    alive = [member for member in alive if member not in storage.replication.streams.refusing] or alive
-    return next_leader(storage.member, _with_good_clocks(storage, alive) or alive or [storage.member])
-
-
-def can_lead(storage: Storage) -> list[int]:
-    """The nodes that are active and answer, and have clocks that agree with most others' (A6)."""
-    alive = _alive(storage)
-    return _with_good_clocks(storage, alive) or alive
-
-
-def _alive(storage: Storage) -> list[int]:
-    metadata = storage.metadata
-    alive = [member for member in metadata.state.active_members if metadata.is_alive(member)]
-    if storage.leaving.is_set():
-        return [member for member in alive if member != storage.member] or alive
-    return alive
-
-
-def _with_good_clocks(storage: Storage, members: list[int]) -> list[int]:
-    error, limit = storage.metadata.clock_error_us, storage.max_clock_skew_us
-    return [member for member in members if abs(error(member)) <= limit]
+    seen = seen_by(storage)
+    return any(member != storage.member for member in seen.right_of(seen.serving))

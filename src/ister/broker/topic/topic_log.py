@@ -220,7 +220,7 @@ class TopicLog:
             return
         if segment is not led.segment or not led.handoff.admits:
             return  # the drain sees it; or it is no longer this topic's open segment
-        if isinstance(fault, StorageFailed) and not has_other_nodes(self._storage):
+        if isinstance(fault, StorageFailed) and not has_other_nodes(self._storage, self.state):
             led.open_again(cut_at=end)
         else:  # also a full disk, where another node has room
             self.handing_off.carry_out(led.handoff.step(steps.StorageBroke(end)))
