@@ -13,7 +13,7 @@ from unittest import mock
 
 import msgspec
 
-from ister.broker.clients.requests import Requests
+from ister.broker.clients.fetching import Fetches
 from ister.broker.node.broker import Broker
 from ister.broker.topic import handing_off as topic_handoff
 from ister.broker.topic import handoff, sealing
@@ -207,11 +207,11 @@ def a_node_leads_before_it_was_announced() -> contextlib.AbstractContextManager[
 
 def a_reader_jumps_over_what_cannot_be_read() -> contextlib.AbstractContextManager[Any]:
     """S4: on an error the cursor goes on to the next segment that answers."""
-    fetch = Requests._fetch
+    answer = Fetches.answer
 
-    async def jumping(self: Requests, connection: Any, correlation: int, header: bytes) -> None:
+    async def jumping(self: Fetches, connection: Any, correlation: int, header: bytes) -> None:
         try:
-            await fetch(self, connection, correlation, header)
+            await answer(self, connection, correlation, header)
         except IsterError as error:
             request = msgspec.msgpack.decode(header, type=messages.Fetch)
             topic = self._broker.topics.get(request.topic)
@@ -223,9 +223,9 @@ def a_reader_jumps_over_what_cannot_be_read() -> contextlib.AbstractContextManag
             if not error.retriable or not following:
                 raise
             jumped = msgspec.structs.replace(request, offset=following[0], min_index=0)
-            await fetch(self, connection, correlation, msgspec.msgpack.encode(jumped))
+            await answer(self, connection, correlation, msgspec.msgpack.encode(jumped))
 
-    return mock.patch.object(Requests, "_fetch", jumping)
+    return mock.patch.object(Fetches, "answer", jumping)
 
 
 @contextlib.contextmanager

@@ -58,12 +58,12 @@ def offsets_seen(spark: SparkSession, name: str = "seen") -> list[int]:
 def test_a_stream_has_kafkas_columns_and_every_record_from_the_first_on(
     spark: SparkSession, log: sync.Log, source: Callable[..., DataFrame], start: Start
 ) -> None:
-    log.append("streamed", [b"a", b"b"], keys=[b"k", None])
-    stream = source("streamed", startingOffsets="earliest", includeHeaders="true")
+    log.append("read-as-a-stream", [b"a", b"b"], keys=[b"k", None])
+    stream = source("read-as-a-stream", startingOffsets="earliest", includeHeaders="true")
     assert stream.schema == table_schema(True)
     query = start(stream)
     query.processAllAvailable()
-    log.append("streamed", [b"c"])
+    log.append("read-as-a-stream", [b"c"])
     query.processAllAvailable()
     rows = spark.table("seen").orderBy("offset").collect()
     assert [(row.key, row.value, row.offset) for row in rows] == [
@@ -71,7 +71,7 @@ def test_a_stream_has_kafkas_columns_and_every_record_from_the_first_on(
         (None, b"b", 1),
         (None, b"c", 2),
     ]
-    assert {(row.topic, row.partition) for row in rows} == {("default/streamed", 0)}
+    assert {(row.topic, row.partition) for row in rows} == {("default/read-as-a-stream", 0)}
 
 
 def test_a_stream_begins_at_the_end_unless_something_else_is_said(

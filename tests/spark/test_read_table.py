@@ -140,7 +140,7 @@ def test_an_error_of_a_task_reaches_the_driver_with_its_hint(log: sync.Log, load
     assert table.count() == 10
     log.delete_topic("vanishing")
     said = read_error(table)
-    assert "ister.errors.OffsetOutOfRange: offsets 0 to 9 of default/vanishing are not there" in said
+    assert "ister.errors.UnknownTopic: offsets 0 to 9 of default/vanishing are not there" in said
     assert "hint: " in said and "failOnDataLoss" in said
 
 

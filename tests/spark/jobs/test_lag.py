@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from job_helpers import new_topic, numbered
@@ -18,6 +18,9 @@ from ister.spark import lag, tier
 from ister.spark.jobs.checkpoints import read_checkpoint
 from ister.spark.jobs.lag import Follower, LagReport
 from ister.spark.source.offsets import StreamOffset, TopicPlace
+
+if TYPE_CHECKING:
+    from conftest import BrokerProcess
 
 
 def of(report: LagReport, topic: str) -> Follower:
@@ -83,10 +86,12 @@ def test_a_reader_with_a_pin_needs_no_checkpoint(bootstrap: str, log: sync.Log) 
 
 
 def test_i3_a_follower_of_a_topic_that_was_made_again_or_deleted_is_said_so(
-    bootstrap: str, log: sync.Log, tmp_path: Path
+    own_broker: BrokerProcess, tmp_path: Path
 ) -> None:
     topic = new_topic("remade")
-    log.append(topic, numbered(0, 10))
+    bootstrap = own_broker.address
+    with sync.connect(bootstrap) as log:
+        log.append(topic, numbered(0, 10))
     places = {f"default/{topic}": TopicPlace(1, 0, 4), "default/never-was": TopicPlace(1, 0, 4)}
     path = write_checkpoint(tmp_path / "c", places, done=1)
     report = lag(bootstrap=bootstrap, checkpoints=[path])

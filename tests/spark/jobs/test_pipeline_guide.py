@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from job_helpers import numbered, offsets_of, read_delta
+from job_helpers import new_topic, numbered, offsets_of, read_delta
 
 from ister import sync
 from ister.cli.main import COMMANDS, run
@@ -27,8 +27,10 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_program_runs(spark: SparkSession, bootstrap: str, log: sync.Log, tmp_path: Path) -> None:
-    log.append("orders", numbered(0, 100))
+    topic = new_topic("orders")
+    log.append(topic, numbered(0, 100))
     (program,) = blocks("python")
+    program = program.replace('"orders"', f'"{topic}"')
     program = program.replace('"/lake/orders"', f'"{tmp_path}", bootstrap="{bootstrap}"')
     exec(compile(program, "pipeline.md", "exec"), {})
     assert offsets_of(read_delta(tmp_path)) == list(range(100))
