@@ -20,7 +20,7 @@ from ister.config import ALIASES, CLUSTER_FIELDS, PREFIX, TOPIC_DEFAULTS, Broker
 from ister.errors import BY_WIRE, IsterError
 from ister.metrics import Counter, Histogram, Metric
 from ister.settings import Spec, show
-from ister.testing import SimClock, SimDisk, SimNetwork, VirtualLoop, simulate
+from ister.testing import MemoryStore, SimClock, SimDisk, SimNetwork, VirtualLoop, simulate
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 MADE = "<!-- Made by scripts/reference.py from the code; edit it there. -->"
@@ -157,7 +157,9 @@ async def broker_metrics(loop: VirtualLoop) -> list[Metric]:
     """Those of a broker that runs; on simulated seams, where it touches nothing."""
     host = SimNetwork(loop.fork("network")).host("broker")
     disk = SimDisk(loop.fork("disk")).mount()
-    broker = Broker(BrokerConfig(client_host="broker"), disk, SimClock(loop, loop.fork("clock")), host)
+    store = MemoryStore(loop.fork("store")).client("broker")
+    clock = SimClock(loop, loop.fork("clock"))
+    broker = Broker(BrokerConfig(client_host="broker"), disk, clock, host, store=store)
     server = Server(broker, host, lambda: 0)
     try:
         await broker.start()

@@ -25,7 +25,8 @@ from ister.broker.topic.topic_log import TopicLog
 from ister.config import BrokerConfig
 from ister.errors import InvariantBroken, IsterError
 from ister.protocol.peer import node_of
-from ister.testing import Loss, SimClock, SimDisk, SimNetwork, SimProcess, VirtualLoop, simulate
+from ister.testing import Loss, MemoryStore, SimClock, SimDisk, SimNetwork, SimProcess, VirtualLoop, simulate
+from ister.testing.object_store import MemoryClient
 
 T = TypeVar("T")
 
@@ -45,6 +46,7 @@ class WorldNode:
         self.clock = SimClock(world.loop, world.loop.fork(f"clock-{node_id}"))
         self.fatal: list[IsterError] = []
         self.process: SimProcess | None = None
+        self.store: MemoryClient | None = None
         self.broker: Broker
         self.server: Server
         self.is_up = False
@@ -86,7 +88,10 @@ class WorldNode:
             }
         )
         network = self.world.network.host(self.host)
-        self.broker = Broker(config, self.disk.mount(), self.clock, network, on_fatal=self._on_fatal)
+        self.store = self.world.store.client(self.host) if self.world.store is not None else None
+        self.broker = Broker(
+            config, self.disk.mount(), self.clock, network, on_fatal=self._on_fatal, store=self.store
+        )
         self.server = Server(self.broker, network, lambda: 0)
         self.broker.commits.after_cycle = self.server.flush
         await self.broker.start()
@@ -118,6 +123,8 @@ class WorldNode:
         else:
             self.disk.kill()
         self.world.network.kill(self.host, silent=power)
+        if self.store is not None:
+            self.store.kill()
         if self.process is not None:
             self.process.kill()
         self.is_up = False
@@ -130,8 +137,9 @@ class WorldNode:
 
 
 class World:
-    def __init__(self, loop: VirtualLoop, settings: dict[str, Any]) -> None:
+    def __init__(self, loop: VirtualLoop, settings: dict[str, Any], *, has_store: bool = False) -> None:
         self.loop = loop
+        self.store = MemoryStore(loop.fork("store"), trace=loop.trace) if has_store else None
         self.network = SimNetwork(loop.fork("network"), trace=loop.trace)
         self.settings = settings
         self.nodes: dict[int, WorldNode] = {}
@@ -201,13 +209,14 @@ def run_story(
     nodes: int = 3,
     seed: int = 1,
     seconds: float = 3600,
+    has_store: bool = False,
     **settings: Any,
 ) -> T:
     """Run it against a settled cluster with these settings of all brokers; one replica unless they say
-    more."""
+    more. With `has_store` their history is in a simulated store, `world.store`."""
 
     async def main(loop: VirtualLoop) -> T:
-        world = World(loop, settings)
+        world = World(loop, settings, has_store=has_store)
         await world.grow(nodes)
         try:
             return await story(world)

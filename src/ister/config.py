@@ -18,11 +18,13 @@ from typing import Annotated, Any, Final, NamedTuple, get_args, get_type_hints
 
 from ister.cluster_config import HOUR_MS, MAX_PORT, ClusterConfig
 from ister.errors import ConfigError
+from ister.io.stores import MODES, check_store_url
 from ister.logs import parse_levels
 from ister.names import MAX_PART
 from ister.protocol.codec import MAX_MESSAGE_BYTES
 from ister.protocol.messages import TopicSettings
 from ister.settings import (
+    FOREVER_MS,
     GIB,
     KIB,
     MIB,
@@ -170,6 +172,34 @@ class BrokerConfig(ClusterConfig, frozen=True, kw_only=True):
         int, duration("How long an append may wait for a segment's handoff.", 0, HOUR_MS)
     ] = 5000
 
+    storage_mode: Annotated[
+        str,
+        Spec(
+            Kind.CHOICE,
+            "Where sealed segments go: `local` leaves them on their nodes, `shared_fs` puts them into a "
+            "directory that all nodes have. The same for all nodes of a cluster.",
+            choices=MODES,
+        ),
+    ] = "local"
+    storage_url: Annotated[
+        str,
+        text(
+            "The place of the history, such as `file:///mnt/ister-history`. Without credentials.",
+            may_be_empty=True,
+        ),
+    ] = ""
+    export_after_ms: Annotated[
+        int,
+        duration(
+            "An open segment that is older is handed off, so that it gets into the history; 0 is never.",
+            0,
+            FOREVER_MS,
+        ),
+    ] = 600_000
+    export_bytes_per_second: Annotated[
+        int, size("How fast this broker uploads sealed segments, and reads them back; 0 is no limit.", 0, TIB)
+    ] = 0
+
     log_level: Annotated[
         str,
         text(
@@ -206,6 +236,7 @@ class BrokerConfig(ClusterConfig, frozen=True, kw_only=True):
                 raise ConfigError(f"{name} = {value!r} is text", hint="Units are read by load_config only.")
         parse_levels(self.log_level)
         self.check_cluster()
+        check_store_url(self.storage_mode, self.storage_url)
 
     def topic_defaults(self) -> TopicSettings:
         """What a topic has unless it is created with settings of its own."""

@@ -13,7 +13,7 @@ from broker_helpers import append_request, frame_of, request
 from ister.broker.clients import connection, receiving, requests
 from ister.errors import IsterError, UnknownTopic, _tree
 from ister.frame import FrameHeader
-from ister.protocol import messages, recovery
+from ister.protocol import history, messages, recovery
 from ister.protocol.codec import MAX_HEADER_BYTES, encode_appended, encode_failure, encode_preamble
 from ister.protocol.messages import Kind
 
@@ -46,7 +46,9 @@ def test_every_request_and_its_fields_are_on_the_page() -> None:
     assert [int(number) for number, _, _ in rows] == [kind.value for kind in Kind]
     shared = dict.fromkeys(("TransferLeader", "RemoveNode", "PromoteNode"), messages.NodeRequest)
     for _, name, fields in rows:
-        kind: type[msgspec.Struct] | None = shared.get(name) or getattr(messages, name, None)
+        kind: type[msgspec.Struct] | None = (
+            shared.get(name) or getattr(messages, name, None) or getattr(history, name, None)
+        )
         expected = kind.__struct_fields__ if kind is not None else ()
         assert tuple(re.findall(r"`(\w+)`", fields)) == expected, name
 
@@ -65,6 +67,9 @@ def test_every_answer_is_on_the_page_with_its_fields_in_order() -> None:
         messages.SegmentDescription,
         messages.CopyDescription,
         messages.Failure,
+        history.HistoryEntry,
+        history.HistoryList,
+        history.ObjectVerified,
         recovery.TopicRecovery,
         recovery.ReplicaReach,
         recovery.LostRecords,

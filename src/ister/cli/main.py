@@ -81,6 +81,9 @@ COMMANDS: Final = {
     "topic": LazyCommand(
         "ister.cli.topic:topic", "Create, list, describe, alter, recover and delete topics."
     ),
+    "history": LazyCommand(
+        "ister.cli.history:history", "What of a topic is in the history, and if it is good."
+    ),
     "lag": LazyCommand("ister.cli.lag:lag", "How far readers with a pin are behind."),
     "cluster": LazyCommand("ister.cli.cluster:cluster", "Status, health and figures of the cluster."),
     "node": LazyCommand("ister.cli.node:node", "List, add, remove and promote the nodes of a cluster."),

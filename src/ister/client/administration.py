@@ -22,6 +22,7 @@ from ister.errors import IsterError, TopicExists, UnknownTopic
 from ister.io.clock import Clock
 from ister.names import normalise_topic
 from ister.protocol.codec import decode_header, encode_header
+from ister.protocol.history import HistoryList, ListHistory, ObjectVerified, VerifyObject
 from ister.protocol.messages import (
     LATEST,
     AddNode,
@@ -57,6 +58,8 @@ from ister.protocol.messages import (
 from ister.protocol.recovery import TopicRecovery
 
 _NO_ARRAY: Final = b"\x90"
+VERIFY_SECONDS: Final = 600.0
+"""How long a node may read one object of the history before it is asked again."""
 
 
 class Administration:
@@ -290,6 +293,24 @@ class Administration:
         if answer.header in (b"", _NO_ARRAY):
             return await self.describe_topic(topic)
         return decode_header(TopicDescription, answer.header or answer.payload)
+
+    # The history.
+
+    async def history(self, topic: str) -> HistoryList:
+        """What of a topic is in the history, segment by segment, and what waits for it."""
+        name = normalise_topic(topic)
+        answer = await self.call(
+            f"listing the history of {name}", Kind.LIST_HISTORY, encode_header(ListHistory(name))
+        )
+        return decode_header(HistoryList, answer.header or answer.payload)
+
+    async def verify_object(self, topic: str, topic_uid: int, segment_uid: int) -> ObjectVerified:
+        """Have a node read the object of a segment to its end."""
+        name = normalise_topic(topic)
+        request = encode_header(VerifyObject(name, topic_uid, segment_uid))
+        what = f"verifying the history of {name}"
+        answer = await self.call(what, Kind.VERIFY_OBJECT, request, wait_s=VERIFY_SECONDS)
+        return decode_header(ObjectVerified, answer.header)
 
     # Requests.
 

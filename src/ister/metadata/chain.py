@@ -273,6 +273,8 @@ def _why_not_gone(topic: TopicState, nodes: Nodes, segment: SegmentState, part: 
     key = topic.key_of(segment)
     if segment.data_end is None:
         return f"{key} is open"
+    if segment.history is not None:
+        return f"{key} is in the history, as {segment.history.name}"
     if part is None:
         for member in segment.replicas:
             if is_in_cluster(nodes, member):

@@ -71,7 +71,7 @@ def listed(index: int, segment: SegmentState, replicas: list[int], whole: Sequen
 
 def take_report(command: ReportCopies, topic: TopicState | None, entry: CopyEntry) -> None:
     """One entry of a report that counts. What has changed since the node looked is passed over."""
-    segment = _segment(topic, entry.segment_uid) if topic is not None else None
+    segment = find_segment(topic, entry.segment_uid) if topic is not None else None
     member = command.member
     if segment is None or not segment.is_sealed or segment.is_empty:
         return
@@ -86,7 +86,8 @@ def take_report(command: ReportCopies, topic: TopicState | None, entry: CopyEntr
         segment.whole = [one for one in segment.whole if one != member]
 
 
-def _segment(topic: TopicState, uid: int) -> SegmentState | None:
+def find_segment(topic: TopicState, uid: int) -> SegmentState | None:
+    """The segment of the chain that has this uid."""
     at = bisect_left(topic.segments, uid, key=lambda one: one.uid)  # each was opened after the one before it
     found = topic.segments[at] if at < len(topic.segments) else None
     return found if found is not None and found.uid == uid else None

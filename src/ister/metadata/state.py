@@ -14,6 +14,7 @@ import msgspec
 from ister.errors import invariant
 from ister.metadata.chain import accept_gone, accept_loss, begin_recovery, seal, set_replicas, trim
 from ister.metadata.commands import (
+    AbandonObject,
     AcceptGone,
     AcceptLoss,
     AlterTopic,
@@ -26,8 +27,11 @@ from ister.metadata.commands import (
     FoundCluster,
     OpenedSegment,
     Outcome,
+    PublishObject,
+    ReleaseCopies,
     RemoveNode,
     ReportCopies,
+    ReportObject,
     Result,
     SealSegment,
     SetPins,
@@ -36,6 +40,7 @@ from ister.metadata.commands import (
     UpsertNode,
 )
 from ister.metadata.copies import may_leave, staying, take_report
+from ister.metadata.history import change_history
 from ister.metadata.nodes import (
     NodeState,
     inactive_among,
@@ -134,6 +139,8 @@ class ClusterState:
                 return self._report_copies(index, command)
             case SetPins():
                 return set_pins(index, self._by_uid, command)
+            case PublishObject() | AbandonObject() | ReleaseCopies() | ReportObject():
+                return change_history(index, self._by_uid, command)
             case None:
                 return Outcome(Result.REFUSED, index, "this build does not know the command")
         topic = self._by_uid.get(command.topic_uid)

@@ -26,6 +26,23 @@ class ToldCopy(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Where it ends, if it is short."""
 
 
+class HistoryObject(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Where a sealed segment is in the history: its descriptor. Never edited (E5), but for `damaged`."""
+
+    name: str
+    attempt: int
+    """Of this segment's uploads: part of the name (E2)."""
+    size: int
+    crc: int
+    """Of the whole object."""
+    first_append_time_us: int
+    exported_by: int
+    """The member that published it."""
+    published_at_us: int
+    damaged: bool = False
+    """Somebody has read it, and it was not what it should be: no copy is released for its sake (C3)."""
+
+
 class SegmentState(msgspec.Struct, array_like=True, gc=False):
     """Outside the garbage collector's sight: there are many, they are in no cycle, and it would be slow."""
 
@@ -71,6 +88,15 @@ class SegmentState(msgspec.Struct, array_like=True, gc=False):
     """What others in the list have said of theirs, the oldest first. Who is in neither may have anything."""
     listed_at: int = 0
     """The index of the last change of the list or of the end: what was looked at before that is old."""
+    history: HistoryObject | None = None
+    """The published object that has all of its records (E1)."""
+    first_attempt: int = 0
+    """Objects of earlier attempts were abandoned, and are never published (E3)."""
+
+    @property
+    def is_released(self) -> bool:
+        """Whether only the history has it: no node is to have a copy any more."""
+        return self.history is not None and not self.replicas
 
     @property
     def is_sealed(self) -> bool:

@@ -37,6 +37,8 @@ class Kind(IntEnum):
     TRIM_TOPIC = 18
     PIN_TOPIC = 19
     LIST_PINS = 20
+    LIST_HISTORY = 30
+    VERIFY_OBJECT = 31
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True):

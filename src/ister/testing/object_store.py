@@ -56,6 +56,8 @@ class MemoryStore:
     ) -> None:
         self.latency = latency
         self.faults = Faults(random)
+        self.overwrites = False
+        """Whether this is a store that must not be used: what is there does not stop a put."""
         self._random = random
         self._trace = trace
         self._objects: dict[str, bytes] = {}
@@ -97,7 +99,7 @@ class MemoryStore:
     # What happens in the store, at one moment each.
 
     def put(self, name: str, data: bytes) -> None:
-        if name in self._objects:
+        if name in self._objects and not self.overwrites:
             raise ObjectExists(f"object {name} is already in the simulated store")
         self._objects[name] = data
         self._note(f"put {name} {len(data)}")

@@ -28,10 +28,12 @@ from ister.broker.topic.topic_log import TopicLog
 from ister.broker.view import cluster_view
 from ister.broker.view.descriptions import ask_about, describe_elsewhere
 from ister.errors import BadRequest, IsterError, UnknownTopic
+from ister.history.shown import list_history, verify_segment
 from ister.names import is_system
 from ister.protocol import messages
 from ister.protocol.codec import MAX_HEADER_BYTES, encode_header
 from ister.protocol.codec import decode_header as decode_message
+from ister.protocol.history import ListHistory, VerifyObject
 from ister.protocol.messages import EARLIEST, LATEST, Kind
 from ister.protocol.peer import AdminRequest, node_of
 from ister.protocol.standing import Standing
@@ -78,6 +80,8 @@ class Requests:
             Kind.TRIM_TOPIC: self._trim_topic,
             Kind.PIN_TOPIC: self._pin_topic,
             Kind.LIST_PINS: self._list_pins,
+            Kind.LIST_HISTORY: self._list_history,
+            Kind.VERIFY_OBJECT: self._verify_object,
         }
 
     async def answer(self, connection: Connection, kind: int, correlation: int, header: bytes) -> None:
@@ -170,6 +174,18 @@ class Requests:
             with await connection.room_for(DESCRIPTION_BYTES):
                 names = sorted(name for name in self._broker.topics if _is_listed(name, request.prefix))
                 self.respond(connection, correlation, messages.PinList(self._broker.pins.of(names)))
+
+    async def _list_history(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(ListHistory, header)
+        await self._be_current()
+        topic = await self._broker.find(request.topic)
+        async with connection.description_slots:
+            with await connection.room_for(DESCRIPTION_BYTES):
+                self.respond(connection, correlation, list_history(topic.state, self._broker.history))
+
+    async def _verify_object(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(VerifyObject, header)
+        self.respond(connection, correlation, await verify_segment(self._broker.history, request))
 
     async def _list_topics(self, connection: Connection, correlation: int, header: bytes) -> None:
         """Each node tells of the topics that it leads; of those whose node does not, what is known here."""

@@ -49,7 +49,10 @@ class Applying:
             case SealSegment() | AcceptLoss():
                 broker.sync_leases()
                 topic = self._topic_of(command.topic_uid)
-                broker.replication.sealed(topic.state, topic.state.segments[-2])
+                sealed = topic.state.segments[-2]
+                broker.replication.sealed(topic.state, sealed)
+                if broker.history is not None:
+                    broker.history.exporting.sealed(topic.state.uid, sealed.uid)
                 topic.chain_changed()
             case BeginRecovery():
                 topic = self._topic_of(command.topic_uid)

@@ -40,9 +40,11 @@ from ister.errors import (
     UnknownTopic,
 )
 from ister.frame import FrameHeader
+from ister.history.history import History
 from ister.io.clock import Clock
 from ister.io.disk import Disk
 from ister.io.network import Network
+from ister.io.object_store import ObjectStore
 from ister.metadata.commands import AlterTopic, AnyCommand, DeleteTopic, Outcome, TrimTopic
 from ister.metadata.replicated import ReplicatedMetadata
 from ister.metadata.state import NodeState, SegmentState, TopicState
@@ -78,8 +80,13 @@ class Broker:
         *,
         after_cycle: Callable[[], None] | None = None,
         on_fatal: Callable[[IsterError], None] | None = None,
+        store: ObjectStore | None = None,
     ) -> None:
+        """`store` is where the history is; None in local mode."""
         self.config = config
+        self._store = store
+        self.history: History | None = None
+        """From `start` on, where there is a store."""
         self.clock = clock
         self.disk = disk
         self._network = network
@@ -146,6 +153,8 @@ class Broker:
         )
         self.replication = NodeReplication(self)
         self.metadata.serve_replicas = self.replication.serve
+        if self._store is not None:
+            self.history = self._make_history(self._store)
         self.storage = Storage(
             node_id=self.config.node_id,
             member=self.metadata.member,
@@ -167,6 +176,8 @@ class Broker:
             replica_lost_seconds=self.config.replica_lost_ms / 1000,
             replication=self.replication,
             leaving=self._leaving,
+            history=self.history,
+            export_after_us=self.config.export_after_ms * 1000,
         )
         self._has_metadata = True
         register_raft_metrics(self.metrics, self.metadata)
@@ -180,6 +191,24 @@ class Broker:
             await self.metadata.read_index()  # nobody else is needed for it
             self._check_cluster(self.identity.cluster_id)
             await self.upkeep.remove_leftovers()
+
+    def _make_history(self, store: ObjectStore) -> History:
+        replication = self.replication
+        history = History(
+            store,
+            self.disk,
+            self.clock,
+            self.metadata,
+            member=self.metadata.member,
+            cluster_id=lambda: self.metadata.cluster_id,
+            place=replication.copies.place,
+            is_served=replication.completions.is_served,
+            found_damage=replication.completions.suspect,
+            export_bytes_per_second=self.config.export_bytes_per_second,
+            on_refused=self._fatal,
+        )
+        history.register(self.metrics)
+        return history
 
     async def announce(self, client_host: str, client_port: int) -> None:
         """Tell the cluster of this start, and begin to lead once it knows.
@@ -210,6 +239,8 @@ class Broker:
             return
         self._may_lead.set()
         self.replication.start()
+        if self.history is not None:
+            self.history.start(lambda work: self.spawn(work, vital=True))
         self.sync_leases()
         self.spawn(self.upkeep.open_all())
 
@@ -254,6 +285,8 @@ class Broker:
             await self.sealed.close()
             await self.metadata.hand_over()
             await self.metadata.stop()
+        if self._store is not None:
+            self._store.close()
         await self.disk.run(lambda: None)
         self.disk.close()
 

@@ -24,6 +24,7 @@ from ister.errors import AddressInUse, DataDirectoryError, IsterError
 from ister.io.clock import SystemClock
 from ister.io.disk import LocalDisk
 from ister.io.network import TcpNetwork
+from ister.io.stores import open_store
 
 log = logging.getLogger("ister.broker.node.process")
 
@@ -124,7 +125,8 @@ async def start(
     except OSError as error:
         raise DataDirectoryError(f"{config.data_dir} cannot be used: {error.strerror or error}") from error
     network = TcpNetwork()
-    broker = Broker(config, disk, SystemClock(), network, on_fatal=on_fatal)
+    store = open_store(config.storage_mode, config.storage_url, f"node-{config.node_id}")
+    broker = Broker(config, disk, SystemClock(), network, on_fatal=on_fatal, store=store)
     server = Server(broker, network, read_rss)
     broker.commits.after_cycle = server.flush
     try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ister.broker.forward.forwarding import Forwarder
 from ister.broker.node.sealed import SealedSegments
+from ister.history.history import History
 from ister.io.clock import Clock
 from ister.io.disk import Disk
 from ister.metadata.store import MetadataStore
@@ -47,3 +48,7 @@ class Storage:
     replication: NodeReplication
     leaving: asyncio.Event
     """Set when this node is about to stop: what it hands off now goes to another."""
+    history: History | None
+    """None in local mode."""
+    export_after_us: int
+    """An open segment that is older goes on into the history, where there is one."""

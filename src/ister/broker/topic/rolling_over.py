@@ -82,9 +82,11 @@ class RollingOver:
 
     @property
     def is_old(self) -> bool:
-        """Whether the open segment has records and is past its age."""
+        """Whether the open segment has records and is past its age, or has waited for its export so long."""
         topic, segment = self._topic.state, self._led.segment
         age_us = topic.settings.segment_age_ms * 1000
+        if self._storage.history is not None and self._storage.export_after_us:
+            age_us = min(age_us or self._storage.export_after_us, self._storage.export_after_us)
         return (
             age_us > 0
             and segment is not None

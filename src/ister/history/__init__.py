@@ -1,0 +1,1 @@
+"""History: sealed segments as objects in a store outside the brokers (docs/internals/history.md)."""

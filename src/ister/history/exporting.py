@@ -1,0 +1,338 @@
+"""Export: sealed segments become objects of the history, in the background, one after the other.
+
+For each segment, in this order only (E1): upload under a name that no other content ever has, if there is
+none -> read it back to its last byte -> publish its descriptor through the metadata. Copies on nodes are
+released afterwards, by others (`ister.history.releasing`), and never by this.
+
+Fault model: the process may stop at any line; the store may fail, hang, or apply what it said had failed; the
+log here may be rotten; several nodes may export the same segment at once, each with its own view.
+What holds, and why:
+- What is published is there, and is all of the segment: it was read back before.
+- An upload that was cut short, or whose answer was lost, is found under its name by whoever comes next, read
+  to its end and adopted (E2). If it is bad, the next attempt has another name.
+- Two exporters of one segment write the same bytes under the same name, and one publishes.
+- A store that is down costs nothing but time: appends never wait for it.
+
+The first whole replica that answers exports; where it does not get that done, the next one steps in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Protocol
+
+from ister.errors import ConfigError, IsterError, ObjectExists
+from ister.errors import CorruptSegment as Damaged
+from ister.history.format import Exported
+from ister.history.names import ObjectName
+from ister.history.objects import Making, Verified, verify_object
+from ister.io.clock import Clock
+from ister.io.disk import Disk, File
+from ister.io.object_store import ObjectStore
+from ister.metadata.commands import PublishObject, Result
+from ister.metadata.state import SegmentState, TopicState
+from ister.metadata.store import MetadataStore
+from ister.metrics import Counter, Gauge
+from ister.replication.background import Throttle, run_to_end
+from ister.replication.places import Place
+
+log = logging.getLogger("ister.history")
+
+SCAN_SECONDS = 30.0
+"""How often all segments are looked through; one that is sealed here is looked at then."""
+TURN_SECONDS = 30.0
+"""So long a replica waits for each that comes before it."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 60.0
+"""Between attempts while the store fails."""
+MAX_ATTEMPTS = 8
+"""Names tried in one go. More bad objects than this is a store that keeps nothing."""
+SEGMENTS_AT_ONCE = 500
+
+
+class Exporter(Protocol):
+    """What export needs of its node."""
+
+    member: int
+    metadata: MetadataStore
+
+    def place(self, topic_uid: int, segment_uid: int) -> Place | None: ...
+
+    def is_served(self, segment_uid: int) -> bool:
+        """Whether nothing is known against the copy of a sealed segment here."""
+        ...
+
+    @property
+    def found_damage(self) -> Callable[[Place, str], object]:
+        """To be told of damage in the log of a segment here."""
+        ...
+
+
+def exported(cluster_id: str, topic: TopicState, segment: SegmentState) -> Exported:
+    """What an object of this sealed segment must be."""
+    assert segment.data_end is not None
+    return Exported(
+        cluster_id,
+        topic.name,
+        topic.uid,
+        segment.segment,
+        segment.uid,
+        segment.base_offset,
+        segment.data_end,
+        segment.end_position,
+    )
+
+
+def name_of(segment: Exported, attempt: int) -> str:
+    return str(
+        ObjectName(
+            segment.cluster_id,
+            segment.topic,
+            segment.topic_uid,
+            segment.segment,
+            segment.segment_uid,
+            segment.start_offset,
+            segment.end_offset,
+            attempt,
+        )
+    )
+
+
+class Exporting:
+    def __init__(
+        self,
+        node: Exporter,
+        store: ObjectStore,
+        disk: Disk,
+        clock: Clock,
+        *,
+        cluster_id: Callable[[], str],
+        bytes_per_second: int,
+        on_refused: Callable[[IsterError], None],
+    ) -> None:
+        """`on_refused` is told of a store that must not be used."""
+        self._node = node
+        self._store = store
+        self._disk = disk
+        self._clock = clock
+        self._cluster_id = cluster_id
+        self._on_refused = on_refused
+        self._throttle = Throttle(clock, bytes_per_second)
+        self._rate = bytes_per_second
+        self._sealed: dict[int, int] = {}
+        """Segments, and their topics, that were sealed since the last look."""
+        self._woken = asyncio.Event()
+        self._since: dict[int, float] = {}
+        """Segments that wait for an export, and since when this node knows."""
+        self._resting: dict[int, float] = {}
+        self._told = ""
+        """What was last said of the store."""
+        self.waiting_bytes = 0
+        """Of sealed segments with a copy here that are not in the history, by the last look."""
+        self.segments = Counter("exported_segments_total", "Sealed segments that this node has exported.")
+        self.bytes = Counter("exported_bytes_total", "Bytes that this node has uploaded of them.")
+        self.failures = Counter("export_failures_total", "Exports that came to nothing, and are repeated.")
+        self.waiting = Gauge(
+            "export_waiting_bytes",
+            "Bytes of sealed segments with a copy here that are not in the history yet.",
+            lambda: self.waiting_bytes,
+        )
+
+    def sealed(self, topic_uid: int, segment_uid: int) -> None:
+        """The metadata has sealed a segment."""
+        self._sealed[segment_uid] = topic_uid
+        self._woken.set()
+
+    async def run(self) -> None:
+        await self._until_it_may_be_used()
+        loop, due_at = asyncio.get_running_loop(), 0.0
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due_at):
+                    await self._woken.wait()
+            self._woken.clear()
+            sealed, self._sealed = self._sealed, {}
+            if loop.time() >= due_at:
+                self.waiting_bytes = 0
+                async for topic, segment in self._all_waiting():
+                    await self._export_in_turn(topic.uid, segment.uid)
+                due_at = loop.time() + SCAN_SECONDS
+            for segment_uid, topic_uid in sealed.items():
+                await self._export_in_turn(topic_uid, segment_uid)
+
+    # The store.
+
+    async def _until_it_may_be_used(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                await self._store.sweep_unfinished()
+                await self._probe()
+            except ConfigError as error:
+                self._on_refused(error)
+                await asyncio.Event().wait()
+            except (IsterError, OSError) as error:
+                self._tell(error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            else:
+                return
+
+    async def _probe(self) -> None:
+        """A store that overwrites would let one upload destroy what another has published."""
+        name = f"{self._cluster_id()}/probe/{self._node.member}-{self._clock.token():016x}"
+        await self._store.put_if_absent(name, b"one")
+        try:
+            await self._store.put_if_absent(name, b"two")
+        except ObjectExists:
+            pass
+        else:
+            raise ConfigError(
+                f"the store {self._store.location} does not keep what is there: an upload under a name that "
+                f"was taken was not refused",
+                hint="Use a store that enforces create-if-absent: a filesystem with hard links, S3 with "
+                "conditional writes, GCS, Azure.",
+            )
+        finally:
+            await self._store.delete(name)
+
+    def _tell(self, error: Exception) -> None:
+        """The same trouble is told once."""
+        self.failures.add()
+        level = logging.DEBUG if str(error) == self._told else logging.WARNING
+        self._told = str(error)
+        log.log(level, "the history waits, and is tried again; appends go on: %s", error)
+
+    # Which segments.
+
+    async def _all_waiting(self) -> AsyncIterator[tuple[TopicState, SegmentState]]:
+        seen, now = 0, asyncio.get_running_loop().time()
+        self._resting = {uid: until for uid, until in self._resting.items() if until > now}
+        waiting: set[int] = set()
+        for topic in list(self._node.metadata.state.topics.values()):
+            for segment in list(topic.segments):
+                if self._waits(segment):
+                    waiting.add(segment.uid)
+                    self.waiting_bytes += segment.end_position
+                    yield topic, segment
+                seen += 1
+                if seen % SEGMENTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        self._since = {uid: since for uid, since in self._since.items() if uid in waiting}
+
+    def _waits(self, segment: SegmentState) -> bool:
+        """Whether a segment is to be exported, and may be from here."""
+        return (
+            segment.is_sealed
+            and segment.history is None
+            and not segment.is_empty
+            and self._node.member in segment.whole
+        )
+
+    def _is_turn(self, segment: SegmentState) -> bool:
+        now = asyncio.get_running_loop().time()
+        since = self._since.setdefault(segment.uid, now)
+        metadata = self._node.metadata
+        order = [m for m in segment.whole if m == self._node.member or metadata.is_alive(m)]
+        return now - since >= order.index(self._node.member) * TURN_SECONDS
+
+    async def _export_in_turn(self, topic_uid: int, uid: int) -> None:
+        """One attempt. While the store fails nothing else is tried: it is one for all of them."""
+        place, now = self._node.place(topic_uid, uid), asyncio.get_running_loop().time()
+        if place is None or not self._waits(place.segment) or not self._is_turn(place.segment):
+            return
+        if self._resting.get(uid, 0.0) > now or not self._node.is_served(uid):
+            return
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                await self._export(place)
+            except (Damaged, FileNotFoundError) as error:
+                log.error("%s was not exported from here: %s", place.identity.key, error)
+                self.failures.add()
+                self._node.found_damage(place, str(error))
+                self._resting[uid] = now + TURN_SECONDS
+                return
+            except (IsterError, OSError) as error:
+                self._tell(error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            else:
+                self._told = ""
+                return
+            found = self._node.place(topic_uid, uid)
+            if found is None or not self._waits(found.segment):
+                return
+            place = found
+
+    # One segment.
+
+    async def _export(self, place: Place) -> None:
+        topic, segment = place.topic, place.segment
+        wanted = exported(self._cluster_id(), topic, segment)
+        for attempt in range(segment.first_attempt, segment.first_attempt + MAX_ATTEMPTS):
+            name = name_of(wanted, attempt)
+            try:
+                found = await self._upload(place, wanted, name)
+            except Damaged as error:
+                if error.offsets is not None:
+                    raise
+                log.error("what is under %s is not what it should be: %s", name, error)
+                continue
+            await self._publish(place, name, attempt, found)
+            return
+        raise Damaged(
+            f"{place.identity.key} cannot be exported: {MAX_ATTEMPTS} objects in {self._store.location} did "
+            f"not keep what was uploaded",
+            offsets=(segment.base_offset, wanted.end_offset),
+        )
+
+    async def _upload(self, place: Place, wanted: Exported, name: str) -> Verified:
+        """The object, read back to its end: made now, or found there."""
+        file = await run_to_end(self._disk, lambda: self._disk.open(place.identity.path + ".log"), File.close)
+        try:
+            making = Making(wanted, self._disk, file, f"the log of {place.identity.key}", self._throttle)
+            await self._store.put_if_absent(name, self._counted(making.pieces()))
+        except ObjectExists:
+            log.info("an object is there already, and is looked at", extra={"fields": {"object": name}})
+        except Damaged as error:
+            # Of the log here, not of the object: other names would not mend it.
+            raise Damaged(error.message, offsets=(wanted.start_offset, wanted.end_offset)) from error
+        finally:
+            await run_to_end(self._disk, file.close)
+        return await self.verify(name, wanted)
+
+    async def _counted(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for piece in pieces:
+            self.bytes.add(len(piece))
+            yield piece
+
+    async def verify(self, name: str, wanted: Exported) -> Verified:
+        """`ObjectNotFound`: another one's upload was in the way, and came to nothing. It is made again."""
+        return await verify_object(self._store, name, wanted, self._disk, self._throttle)
+
+    async def _publish(self, place: Place, name: str, attempt: int, found: Verified) -> None:
+        command = PublishObject(
+            place.topic.uid,
+            place.segment.uid,
+            name,
+            attempt,
+            found.footer.end_offset,
+            found.size,
+            found.crc,
+            found.footer.first_append_time_us,
+            self._node.member,
+            self._clock.now_us(),
+        )
+        outcome = await self._node.metadata.propose(command)
+        fields = {
+            "segment": place.identity.key,
+            "object": name,
+            "size": found.size,
+            "result": str(outcome.result),
+        }
+        log.info("exported", extra={"fields": fields})
+        if outcome.result is Result.APPLIED:
+            self.segments.add()

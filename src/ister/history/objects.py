@@ -1,0 +1,138 @@
+"""Making an object of a sealed segment's log, and reading one back: in pieces, of a bounded size.
+
+Fault model: that of the object store (`ister.io.object_store`), and of a log on a disk. What is uploaded was
+checked frame by frame on its way, so a rotten log makes no object. What is verified was read back to its last
+byte: a store that kept other bytes than it was given is found out before anybody relies on it (E1).
+
+Memory: one piece of `CHUNK_BYTES`, or one frame where that is larger; and the index, which is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import NamedTuple, TypeVar
+
+from ister.errors import CorruptSegment
+from ister.history.format import (
+    TRAILER_SIZE,
+    Exported,
+    Footer,
+    FramesOf,
+    object_crc,
+    read_footer,
+    read_trailer,
+)
+from ister.io.disk import Disk, File
+from ister.io.object_store import ObjectStore
+from ister.replication.background import Throttle
+
+T = TypeVar("T")
+
+CHUNK_BYTES = 2 << 20
+TAIL_BYTES = 128 << 10
+"""So much of an object's end is read at first: most footers are in it."""
+
+Read = Callable[[int, int], Awaitable[bytes]]
+"""Up to so many bytes from a position on."""
+
+
+class Verified(NamedTuple):
+    """An object that was read to its end."""
+
+    size: int
+    crc: int
+    footer: Footer
+
+
+class Making:
+    """An object in the making: its pieces, once, and what was made when they have ended."""
+
+    def __init__(self, segment: Exported, disk: Disk, file: File, where: str, throttle: Throttle) -> None:
+        self._frames = FramesOf(segment, where)
+        self._disk = disk
+        self._file = file
+        self._throttle = throttle
+        self._ending = b""
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        async def read(position: int, length: int) -> bytes:
+            return await self._disk.run(lambda: self._file.read(length, position))
+
+        async for piece in _pass_frames(self._frames, read, self._disk, self._throttle):
+            yield piece
+        self._ending = self._frames.ending()
+        yield self._ending
+
+    @property
+    def made(self) -> Verified:
+        size = self._frames.position + len(self._ending)
+        return Verified(size, object_crc(self._ending), self._frames.footer())
+
+
+async def verify_object(
+    store: ObjectStore, name: str, segment: Exported, disk: Disk, throttle: Throttle
+) -> Verified:
+    """Read it to its end. `CorruptSegment` if it is not all of this segment; `ObjectNotFound`.
+
+    `disk` lends its threads: checksums are made there, not on the loop.
+    """
+    size = (await store.head(name)).size
+    where = f"object {name} in {store.location}"
+    footer = await load_footer(store, name, size)
+    check_is_of(footer, segment, where)
+
+    async def read(position: int, length: int) -> bytes:
+        return await store.get(name, position, length)
+
+    frames = FramesOf(segment, where)
+    async for _ in _pass_frames(frames, read, disk, throttle):
+        pass
+    ending = frames.ending()
+    stored = await store.get(name, footer.frames_size, len(ending) + 1)
+    if stored != ending:
+        raise frames.damaged("its footer is not that of its frames")
+    return Verified(size, object_crc(ending), footer)
+
+
+def check_is_of(footer: Footer, segment: Exported, where: str) -> None:
+    """Raise unless an object that says this of itself is of that segment, all of it (I3)."""
+    told = Exported(
+        footer.cluster_id,
+        footer.topic,
+        footer.topic_uid,
+        footer.segment,
+        footer.segment_uid,
+        footer.start_offset,
+        footer.end_offset,
+        footer.frames_size,
+    )
+    if told != segment:
+        raise CorruptSegment(f"{where} is {told}, and should be {segment}")
+
+
+async def load_footer(store: ObjectStore, name: str, size: int) -> Footer:
+    """With one request, or two where it is large."""
+    where = f"object {name} in {store.location}"
+    length = min(size, TAIL_BYTES)
+    tail = await store.get(name, size - length, length)
+    needed = read_trailer(tail, where).footer_size + TRAILER_SIZE
+    if len(tail) < needed <= size:
+        tail = await store.get(name, size - needed, needed)
+    return read_footer(tail, size, where)
+
+
+async def _pass_frames(frames: FramesOf, read: Read, disk: Disk, throttle: Throttle) -> AsyncIterator[bytes]:
+    """A segment's frames, taken by `frames` one piece after the other."""
+    size = frames.segment.frames_size
+    while frames.position < size:
+        position = frames.position
+        data = await read(position, min(CHUNK_BYTES, size - position))
+        taken = await disk.run(lambda data=data: frames.take(data))  # type: ignore[misc]
+        while not taken:
+            longer = await read(position, min(len(data) + frames.missing, size - position))
+            if len(longer) <= len(data):
+                raise frames.damaged(f"it ends {frames.missing} bytes early")
+            data = longer
+            taken = await disk.run(lambda data=data: frames.take(data))  # type: ignore[misc]
+        yield data if taken == len(data) else data[:taken]
+        await throttle.passed(taken)

@@ -1,0 +1,79 @@
+"""The history of a topic for people: what is where, and whether it is what it should be."""
+
+from __future__ import annotations
+
+from ister.errors import BadRequest, CorruptSegment, ObjectNotFound, UnknownTopic
+from ister.history.exporting import exported
+from ister.history.history import History
+from ister.metadata.state import SegmentState, TopicState
+from ister.protocol.history import HistoryEntry, HistoryList, ObjectVerified, VerifyObject
+from ister.protocol.peer import node_of
+
+
+def list_history(topic: TopicState, history: History | None) -> HistoryList:
+    return HistoryList(
+        topic.name,
+        topic.uid,
+        topic.start_offset,
+        "local" if history is None else "store",
+        "" if history is None else history.store.location,
+        [_entry(segment, has_store=history is not None) for segment in topic.segments],
+    )
+
+
+def state_of(segment: SegmentState, *, has_store: bool) -> str:
+    if not segment.is_sealed:
+        return "open"
+    if segment.history is not None:
+        return "damaged" if segment.history.damaged else "published"
+    if segment.is_empty:
+        return "empty"
+    return "waiting" if has_store else "local"
+
+
+def _entry(segment: SegmentState, *, has_store: bool) -> HistoryEntry:
+    found = segment.history
+    end = segment.data_end
+    return HistoryEntry(
+        segment.segment,
+        segment.uid,
+        segment.base_offset,
+        segment.base_offset if end is None else end,
+        state_of(segment, has_store=has_store),
+        [node_of(member) for member in segment.replicas],
+        found.name if found is not None else "",
+        found.size if found is not None else 0,
+        found.crc if found is not None else 0,
+        found.first_append_time_us if found is not None else 0,
+        segment.last_append_time_us,
+        node_of(found.exported_by) if found is not None else 0,
+        found.published_at_us if found is not None else 0,
+    )
+
+
+async def verify_segment(history: History | None, request: VerifyObject) -> ObjectVerified:
+    """Read an object to its end. A store that is down raises; what is wrong with the object is the answer."""
+    if history is None:
+        raise BadRequest(
+            "there is no store: storage_mode is local", hint="`ister pipeline audit` compares the copies."
+        )
+    topic = history.metadata.state.topic_by_uid(request.topic_uid)
+    segments = topic.segments if topic is not None else []
+    segment = next((one for one in segments if one.uid == request.segment_uid), None)
+    if topic is None or segment is None:
+        raise UnknownTopic(f"segment {request.segment_uid} of {request.topic} was trimmed or deleted")
+    found = segment.history
+    if found is None:
+        raise BadRequest(f"{topic.key_of(segment)} is not in the history yet")
+    wanted = exported(history.cluster_id(), topic, segment)
+    try:
+        verified = await history.exporting.verify(found.name, wanted)
+    except (CorruptSegment, ObjectNotFound) as error:
+        return ObjectVerified(found.name, found.size, error.message)
+    if (verified.size, verified.crc) != (found.size, found.crc):
+        problem = (
+            f"object {found.name} has {verified.size} bytes with checksum {verified.crc:08x}, its descriptor "
+            f"says {found.size} and {found.crc:08x}"
+        )
+        return ObjectVerified(found.name, found.size, problem)
+    return ObjectVerified(found.name, found.size)

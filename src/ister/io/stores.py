@@ -1,0 +1,46 @@
+"""Which store a URL means. A URL has a scheme, a host and a path, and no secrets: those it is refused for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from ister.errors import ConfigError
+from ister.io.file_store import FilesystemStore
+from ister.io.object_store import ObjectStore
+
+MODES = ("local", "shared_fs")
+SCHEMES = {"shared_fs": ("file",)}
+_EXAMPLE = {"shared_fs": "file:///mnt/ister-history"}
+
+
+def check_store_url(mode: str, url: str) -> None:
+    """Raise `ConfigError` unless the URL is one that goes with the mode."""
+    if mode == "local":
+        if url:
+            raise ConfigError(
+                f"storage_url = {url!r} is given, and storage_mode = local has no store",
+                hint="Set storage_mode to shared_fs or object_store, or leave storage_url out.",
+            )
+        return
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES[mode]:
+        what = f"storage_url = {url!r}" if url else "no storage_url"
+        raise ConfigError(
+            f"storage_mode = {mode} has {what}", hint=f"Give one like storage_url = {_EXAMPLE[mode]}."
+        )
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ConfigError(
+            f"storage_url has more than a place in it, after {parts.scheme}://",
+            hint="Give credentials in the environment, as the store's own tools take them.",
+        )
+    if parts.scheme == "file" and (parts.netloc or not parts.path.startswith("/")):
+        raise ConfigError(f"storage_url = {url!r} is no absolute path", hint=f"As {_EXAMPLE[mode]}.")
+
+
+def open_store(mode: str, url: str, owner: str) -> ObjectStore | None:
+    """The store that a broker is told to use; None in local mode."""
+    check_store_url(mode, url)
+    if mode == "local":
+        return None
+    return FilesystemStore(Path(unquote(urlsplit(url).path)), owner)

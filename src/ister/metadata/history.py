@@ -1,0 +1,100 @@
+"""What of a topic is in the history: published, abandoned, released, found damaged (E1, E3, C3).
+
+Fault model: commands come late, twice, or from somebody whose view is old. What holds:
+- A segment has one published object, with all of its records, and keeps it for as long as it is in the chain.
+- What was abandoned is never published afterwards, and what is published is never abandoned.
+- Nobody is left in a segment's list only where an object is published that nobody has reported damaged.
+
+Functions of the state and a command (R3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from ister.metadata.commands import (
+    AbandonObject,
+    Outcome,
+    PublishObject,
+    ReleaseCopies,
+    ReportObject,
+    Result,
+)
+from ister.metadata.copies import find_segment, listed
+from ister.metadata.topics import HistoryObject, SegmentState, TopicState
+
+HistoryCommand = PublishObject | AbandonObject | ReleaseCopies | ReportObject
+
+
+def change_history(index: int, topics: Mapping[int, TopicState], command: HistoryCommand) -> Outcome:
+    topic = topics.get(command.topic_uid)
+    segment = find_segment(topic, command.segment_uid) if topic is not None else None
+    if topic is None or segment is None:
+        if max(command.topic_uid, command.segment_uid) > index:
+            # Whoever proposes this is of another cluster, or this metadata is an old copy: nothing is known.
+            return Outcome(Result.REFUSED, index, f"there is no segment {command.segment_uid} yet")
+        return Outcome(Result.STALE, index, f"segment {command.segment_uid} was trimmed or deleted")
+    match command:
+        case PublishObject():
+            return _publish(index, topic, segment, command)
+        case AbandonObject():
+            return _abandon(index, topic, segment, command)
+        case ReleaseCopies():
+            return _release(index, topic, segment, command)
+        case ReportObject():
+            return _report(index, topic, segment, command)
+
+
+def _publish(index: int, topic: TopicState, segment: SegmentState, command: PublishObject) -> Outcome:
+    key = topic.key_of(segment)
+    if segment.history is not None:
+        detail = f"{key} is in the history already, as {segment.history.name}"
+        same = segment.history.name == command.name
+        return Outcome(Result.EXISTS if same else Result.STALE, index, detail, topic.uid)
+    if not segment.is_sealed or segment.data_end != command.end_offset:
+        detail = f"{key} ends at {segment.data_end}, the object at {command.end_offset}"
+        return Outcome(Result.REFUSED, index, detail, topic.uid)
+    if command.attempt < segment.first_attempt:
+        return Outcome(Result.STALE, index, f"{command.name} was abandoned", topic.uid)
+    segment.history = HistoryObject(
+        command.name,
+        command.attempt,
+        command.size,
+        command.crc,
+        command.first_append_time_us,
+        command.exported_by,
+        command.at_us,
+    )
+    return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
+
+
+def _abandon(index: int, topic: TopicState, segment: SegmentState, command: AbandonObject) -> Outcome:
+    if segment.history is not None and segment.history.attempt == command.attempt:
+        detail = f"{segment.history.name} is published, and is not abandoned"
+        return Outcome(Result.REFUSED, index, detail, topic.uid)
+    segment.first_attempt = max(segment.first_attempt, command.attempt + 1)
+    return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
+
+
+def _release(index: int, topic: TopicState, segment: SegmentState, command: ReleaseCopies) -> Outcome:
+    key, found = topic.key_of(segment), segment.history
+    if found is None or found.name != command.name:
+        return Outcome(Result.REFUSED, index, f"{command.name} is not the object of {key}", topic.uid)
+    if found.damaged:
+        detail = f"{found.name} was found damaged: the copies of {key} stay"
+        return Outcome(Result.REFUSED, index, detail, topic.uid)
+    if segment.replicas != command.expected:
+        return Outcome(Result.STALE, index, f"others have {key} now", topic.uid)
+    listed(index, segment, [], [])
+    return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
+
+
+def _report(index: int, topic: TopicState, segment: SegmentState, command: ReportObject) -> Outcome:
+    found = segment.history
+    if found is None or found.name != command.name:
+        detail = f"{command.name} is not the object of {topic.key_of(segment)}"
+        return Outcome(Result.STALE, index, detail, topic.uid)
+    segment.history = msgspec.structs.replace(found, damaged=command.damaged)
+    return Outcome(Result.APPLIED, index, topic_uid=topic.uid)

@@ -1,0 +1,139 @@
+"""Sealed segments get into the history by themselves, whole, once, whatever the store and the nodes do."""
+
+from __future__ import annotations
+
+import errno
+
+from ister.errors import BadRequest, ConfigError
+from ister.frame import frames_in
+from ister.history.format import read_footer
+from ister.history.names import parse_name
+from ister.metadata.state import SegmentState
+from tests.cluster_world import World, WorldNode, run_story
+from tests.replication.repair_helpers import fill, newest, sealed, until
+
+
+def published(world: World, topic: str = "t") -> list[SegmentState]:
+    return [one for one in sealed(world, topic) if one.history is not None]
+
+
+def all_exported(world: World, segments: int, topic: str = "t") -> bool:
+    found = sealed(world, topic)
+    return len(found) >= segments and all(one.history is not None or one.is_empty for one in found)
+
+
+def check_objects(world: World, topic: str = "t") -> None:
+    """What the descriptors say is what is in the store, and it is the topic's line."""
+    assert world.store is not None
+    next_offset = 0
+    for segment in published(world, topic):
+        found = segment.history
+        assert found is not None
+        data = world.store.peek(found.name)
+        footer = read_footer(data, found.size, found.name)
+        records = [one for frame in frames_in(data[: footer.frames_size]) for one in frame.records()]
+        assert [one.offset for one in records] == list(range(next_offset, footer.end_offset))
+        assert [one.value for one in records] == [b"%d" % one.offset for one in records]
+        next_offset = footer.end_offset
+
+
+def probes_are_gone(world: World) -> bool:
+    assert world.store is not None
+    return all(parse_name(name) is not None for name in world.store.stored())
+
+
+def test_sealed_segments_are_exported_by_themselves_and_can_be_listed_and_verified() -> None:
+    async def story(world: World) -> None:
+        await fill(world, 10)
+        await until(lambda: all_exported(world, 2))
+        check_objects(world)
+        assert probes_are_gone(world)
+        async with world.connect() as log:
+            found = await log.history("t")
+            assert [entry.state for entry in found.entries] == ["published", "published", "open"]
+            assert [(e.start_offset, e.end_offset) for e in found.entries[:2]] == [(0, 4), (4, 8)]
+            for entry in found.entries[:2]:
+                assert not (await log.verify_object("t", found.topic_uid, entry.uid)).problem
+            assert world.store is not None
+            world.store.rot(found.entries[1].name, 30)
+            world.store.lose(found.entries[0].name)
+            problems = [
+                (await log.verify_object("t", found.topic_uid, entry.uid)).problem
+                for entry in found.entries[:2]
+            ]
+            assert "is not in" in problems[0]
+            assert "damaged at byte 0, offset 4" in problems[1]
+
+    run_story(story, has_store=True, segment_records=4, replicas=3)
+
+
+def test_without_a_store_nothing_is_exported_and_the_list_says_so() -> None:
+    async def story(world: World) -> None:
+        await fill(world, 5)
+        async with world.connect() as log:
+            found = await log.history("t")
+            assert [entry.state for entry in found.entries] == ["local", "open"]
+            assert found.location == ""
+            try:
+                await log.verify_object("t", found.topic_uid, found.entries[0].uid)
+            except BadRequest as error:
+                assert "storage_mode is local" in error.message
+            else:
+                raise AssertionError("there is nothing to verify")
+
+    run_story(story, segment_records=4)
+
+
+def test_a_store_that_is_down_stops_no_append_and_is_caught_up_with() -> None:
+    async def story(world: World) -> None:
+        assert world.store is not None
+        down = [world.store.faults.add(operation, error=errno.EIO) for operation in ("put", "piece")]
+        await fill(world, 10)
+        assert not published(world)
+        for rule in down:
+            world.store.faults.remove(rule)
+        await until(lambda: all_exported(world, 2))
+        check_objects(world)
+
+    run_story(story, has_store=True, segment_records=4)
+
+
+def test_an_open_segment_that_is_old_is_handed_off_for_its_export() -> None:
+    async def story(world: World) -> None:
+        await fill(world, 2)
+        await until(lambda: all_exported(world, 1))
+        check_objects(world)
+
+    run_story(story, has_store=True, export_after_ms=60_000)
+
+
+def test_a_store_that_overwrites_is_refused() -> None:
+    async def story(world: World) -> None:
+        assert world.store is not None
+        world.store.overwrites = True
+        node: WorldNode = world.make(4)
+        await node.start(join="node-1:6001")
+        await until(lambda: bool(node.fatal))
+        assert isinstance(node.fatal[0], ConfigError)
+        assert "does not keep what is there" in node.fatal[0].message
+
+    run_story(story, has_store=True)
+
+
+def test_another_replica_steps_in_for_an_exporter_that_died() -> None:
+    async def story(world: World) -> None:
+        assert world.store is not None
+        slow = world.store.faults.add("piece", delay=50.0)
+        await fill(world, 5)
+        first = newest(world).topic("t").state.segments[0]
+        await until(lambda: bool(world.store is not None and world.store.unfinished()))
+        owner, _ = world.store.unfinished()[0]
+        dead = next(node for node in world.up if node.host == owner)
+        dead.kill()
+        world.store.faults.remove(slow)
+        await until(lambda: all_exported(world, 1), seconds=900)
+        found = next(one for one in sealed(world) if one.uid == first.uid).history
+        assert found is not None and found.exported_by != dead.member
+        check_objects(world)
+
+    run_story(story, has_store=True, segment_records=4, replicas=3)
