@@ -35,7 +35,7 @@ def measure_scans(directory: Path, rows: Rows, repeats: int, master: str) -> dic
     """In `directory` there is room for the rows twice."""
     from ister.spark import local_session
 
-    conf = {"spark.master": master, "spark.driver.memory": "1g", **spark_conf()}
+    conf = {"spark.master": master, "spark.driver.memory": "3g", **spark_conf()}
     spark = local_session("ister-bench-scan", **conf)
     try:
         with formats(directory) as compared:

@@ -133,6 +133,10 @@ def test_both_kafkas_are_shown_with_the_disk_beside_them_and_the_lead_is_as_meas
     assert shown.count("| Kafka 9 | 4 records/s | 7 MB/s, 0.50 of it |") == 2
     assert "before it acknowledges it, 4.0 times the records of 100 B and 4.0 times those of 1 KiB" in shown
     assert "no disk has yet, 0.5 times the records of 100 B" in shown, "not only where it flatters"
+    assert "The disk itself" not in shown
+    run["ister"]["append_1k"] |= {"raw_mb_per_s": 14.0}
+    assert "the disk itself was not the same" in figures(run).lower()
+    assert "(1 KiB on one node: 14 MB/s under Ister, 7 MB/s under Kafka)" in figures(run)
     picture = draw(run)["bench-append.svg"]
     assert "Kafka (not synced)" in picture and "Kafka:" in picture
 
