@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from job_helpers import DAY_US, FIRST_DAY_US, data_files, offsets_of, read_table
 
-from ister.errors import ConfigError, TableMismatch
+from ister.errors import ConfigError, StoreUnavailable, TableMismatch
 from ister.spark.jobs.lake.opening import Target, find_table, open_table
 from ister.spark.jobs.lake.table import Coverage, DataFile, LakeTable, Origin
 from ister.spark.jobs.tiering.files import FileSet
@@ -105,6 +105,47 @@ def test_two_commits_at_the_same_moment_are_one(target: Target) -> None:
         thread.join()
     assert sorted(taken) == [False, False, False, True]
     assert offsets(target) == list(range(5))
+
+
+@pytest.mark.parametrize("to", ["delta", "iceberg"])
+def test_a_commit_without_files_does_not_take_the_table_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    """Such as one of dead letters alone: between its look at the table and its commit, another one comes."""
+    target = Target(to, str(tmp_path / "lake"))
+    one, other = opened(target), opened(target)
+    assert one.commit(written(one, 0, 5), None, Coverage(0, 5))
+    look = other.coverage
+
+    def look_and_be_overtaken() -> Coverage | None:
+        monkeypatch.setattr(other, "coverage", look)
+        found = look()
+        assert one.commit(written(one, 5, 9), found, Coverage(0, 9))
+        return found
+
+    monkeypatch.setattr(other, "coverage", look_and_be_overtaken)
+    assert not other.commit([], Coverage(0, 5), Coverage(0, 7))
+    assert opened(target).coverage() == Coverage(0, 9)
+    assert one.commit([], Coverage(0, 9), Coverage(0, 12))
+    assert opened(target).coverage() == Coverage(0, 12)
+    assert offsets(target) == list(range(9))
+
+
+def test_a_catalog_that_takes_no_commit_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not asked for ever."""
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import CommitFailedException
+
+    table = opened(Target("iceberg", str(tmp_path)))
+
+    def refuse(*_args: object) -> None:
+        raise CommitFailedException("locked")
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", refuse)
+    with pytest.raises(StoreUnavailable, match=r"default.orders took no commit.*locked"):
+        table.commit(written(table, 0, 5), None, Coverage(0, 5))
+    monkeypatch.undo()
+    assert table.commit(written(table, 0, 5), None, Coverage(0, 5))
 
 
 def test_gaps_are_kept_with_the_table(target: Target) -> None:

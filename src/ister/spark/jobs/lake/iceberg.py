@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ister.errors import ConfigError, DependencyMissing, TableMismatch
+from ister.errors import ConfigError, DependencyMissing, StoreUnavailable, TableMismatch
 from ister.spark.jobs.lake.table import UNKNOWN, Coverage, DataFile, Origin
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _ORIGIN: Final = "ister.origin"
 _COVERS: Final = "ister.covers"
 _RETRIES: Final = "commit.retry.num-retries"
+_ATTEMPTS: Final = 5
 _TRANSFORMS: Final = {"date": "day", "hour": "hour"}
 
 
@@ -92,25 +93,35 @@ class IcebergTable:
     def commit(self, files: Sequence[DataFile], before: Coverage | None, after: Coverage) -> bool:
         from pyiceberg.exceptions import CommitFailedException
 
+        for _ in range(_ATTEMPTS):
+            if self.coverage() != before:
+                return False
+            try:
+                self._commit_once(files, after)
+            except CommitFailedException as error:
+                refused = error
+            else:
+                return True
+        # Somebody else's commit, such as compaction, would have been in the way once or twice.
         if self.coverage() != before:
             return False
+        raise StoreUnavailable(
+            f"the Iceberg table {self._name} took no commit in {_ATTEMPTS} attempts: {refused}"
+        ) from refused
+
+    def _commit_once(self, files: Sequence[DataFile], after: Coverage) -> None:
+        """A snapshot also where there are no files: to set the property alone asserts nothing, and would take
+        back what another job has committed at this moment."""
         covers = json.dumps(after.to_object())
         # In memory alone: others who write to the table may go on repeating their commits.
         self._table.metadata.properties[_RETRIES] = "0"
-        try:
-            with self._table.transaction() as commit:
-                commit.set_properties({_COVERS: covers})
-                if files:
-                    commit.add_files(
-                        [f"{self.location}/{file.path}" for file in files],
-                        snapshot_properties={_COVERS: covers},
-                        check_duplicate_files=False,  # their names are of this attempt, and of nobody else
-                    )
-        except CommitFailedException:
-            if self.coverage() == before:
-                return self.commit(files, before, after)  # somebody else's commit, such as compaction
-            return False
-        return True
+        with self._table.transaction() as commit:
+            commit.set_properties({_COVERS: covers})
+            commit.add_files(
+                [f"{self.location}/{file.path}" for file in files],
+                snapshot_properties={_COVERS: covers},
+                check_duplicate_files=False,  # their names are of this attempt, and of nobody else
+            )
 
     def files(self) -> list[DataFile]:
         self._table.refresh()
