@@ -16,6 +16,8 @@ from job_helpers import data_files, flip_a_byte, new_topic, numbered
 from ister import sync
 from ister.errors import ConfigError, ObjectNotFound, TableMismatch, UnknownTopic
 from ister.spark import audit, tier
+from ister.spark.jobs.auditing import tables
+from ister.spark.jobs.watching import Unwatched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -193,6 +195,64 @@ def test_a_trimmed_log_leaves_the_table_its_own_offsets(
     assert check(topic, against=str(path)).is_clean
     rewrite(path, lambda rows: rows.filter(pc.field("offset") != 42))
     assert found(check(topic, against=str(path))) == [("table", 42, 43)]
+
+
+def test_a_table_that_goes_on_while_it_is_audited_is_clean(
+    spark: SparkSession, check: Any, log: sync.Log, bootstrap: str, tiered: tuple[str, Path]
+) -> None:
+    topic, path = tiered
+    where = {"to": "parquet", "path": str(path), "bootstrap": bootstrap}
+
+    class Meanwhile(Unwatched):
+        """Once the audit looks at frames, more is appended and tiered."""
+
+        def __init__(self) -> None:
+            self.rounds = 0
+
+        def begins(self, what: str, records: int, size: int) -> None:
+            if not self.rounds:
+                log.append(topic, numbered(120, 150))
+                assert tier(spark, topic, **where).next_offset == 150
+            self.rounds += 1
+
+    watch = Meanwhile()
+    report = check(topic, against=str(path), watch=watch)
+    assert watch.rounds == 2
+    assert report.is_clean, report.topics[0].findings
+    assert report.topics[0].end_offset == 120
+
+
+def test_what_the_log_has_no_more_is_compared_in_pieces(
+    spark: SparkSession, check: Any, log: sync.Log, bootstrap: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(tables, "WINDOW_OFFSETS", 30)
+    topic, path = segmented(log), tmp_path / "table"
+    tier(spark, topic, to="parquet", path=str(path), bootstrap=bootstrap)
+    log.trim_topic(topic, 100)
+    assert check(topic, against=str(path)).is_clean
+    rewrite(path, lambda rows: rows.filter((pc.field("offset") < 29) | (pc.field("offset") > 31)))
+    assert found(check(topic, against=str(path))) == [("table", 29, 30), ("table", 30, 32)]
+
+
+def test_dead_letters_that_are_a_commit_ahead_are_no_fault(
+    spark: SparkSession, check: Any, log: sync.Log, bootstrap: str, tmp_path: Path
+) -> None:
+    """As a job leaves them that dies between its two commits."""
+    topic, path, ddl = new_topic("letters"), tmp_path / "table", "n bigint"
+    how: dict[str, Any] = {"decode": "json", "schema": ddl, "bootstrap": bootstrap}
+    log.append(topic, [b'{"n": 1}', b"none"])
+    tier(spark, topic, to="parquet", path=str(path), **how)
+    log.append(topic, [b'{"n": 2}', b"none"])
+    tier(spark, topic, to="parquet", path=str(path), **how)
+    max((path / "_ister" / "commits").iterdir()).unlink()
+    report = check(topic, against=str(path))
+    assert report.is_clean, report.topics[0].findings
+    letters = path.with_name("table_dead_letters")
+    max((letters / "_ister" / "commits").iterdir()).unlink()
+    assert check(topic, against=str(path)).is_clean
+    rewrite(letters, lambda rows: rows.slice(0, 0))
+    assert found(check(topic, against=str(path))) == [("table", 1, 2)]
 
 
 def test_another_topics_table_is_not_compared(check: Any, log: sync.Log, tiered: tuple[str, Path]) -> None:

@@ -12,7 +12,7 @@ from looking: no broker answers, a topic is deleted meanwhile. What retention tr
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ister import sync
 from ister.addresses import Address
-from ister.errors import ConfigError, TableMismatch
+from ister.errors import ConfigError
 from ister.names import normalise_topic
 from ister.spark.jobs.auditing.findings import TABLE, Checked, Finding, Note, shown
 from ister.spark.jobs.auditing.segments import AuditedSegment, join_checked
@@ -31,6 +31,7 @@ from ister.spark.jobs.watching import Unwatched, Watch
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from ister.spark.jobs.auditing.tables import TableLook
     from ister.spark.jobs.lake.opening import Target
 
 SHARE_BYTES: Final = 64 * 1024 * 1024
@@ -109,16 +110,21 @@ def audit(
         if topics is None:
             names = [found.topic for found in log.list_topics()]
         else:
-            names = [normalise_topic(name) for name in ([topics] if isinstance(topics, str) else topics)]
-        job.snapshots = [take_snapshot(log, name) for name in dict.fromkeys(names)]
+            given = [topics] if isinstance(topics, str) else topics
+            names = list(dict.fromkeys(normalise_topic(name) for name in given))
+        if against is not None or catalog is not None:
+            # Before the topic is looked at, and a wrong path is told before an hour of work.
+            if len(names) != 1:
+                raise ConfigError(
+                    f"a table is held against one topic, and {len(names)} are named", hint="Name one."
+                )
+            target = _target(against, to, catalog, catalog_properties or {}, table)
+            job.against = _look_at_table(bootstrap, target, names[0])
+        job.snapshots = [take_snapshot(log, name) for name in names]
         nodes = log.cluster().nodes
     job.nodes = {node.node_id: Address(node.client_host, node.client_port) for node in nodes}
-    if against is not None or catalog is not None:
-        if len(job.snapshots) != 1:
-            raise ConfigError(
-                f"a table is held against one topic, and {len(job.snapshots)} are named", hint="Name one."
-            )
-        job.against = _target(against, to, catalog, catalog_properties or {}, table)
+    if job.against is not None:
+        job.against.check_topic(job.snapshots[0])
     report = job.run(replicas)
     report.seconds = time.monotonic() - started
     return report
@@ -134,6 +140,13 @@ def _target(
     )
 
 
+def _look_at_table(bootstrap: str, target: Target, topic: str) -> TableLook:
+    """Imported here: whoever audits no table needs none of its libraries."""
+    from ister.spark.jobs.auditing.tables import look_at_table
+
+    return look_at_table(bootstrap, target, topic)
+
+
 class _AuditJob:
     def __init__(self, spark: SparkSession, bootstrap: str, watch: Watch, stop: Stop) -> None:
         self._spark = spark
@@ -143,11 +156,9 @@ class _AuditJob:
         self._at_once = 0
         self.snapshots: list[Snapshot] = []
         self.nodes: dict[int, Address] = {}
-        self.against: Target | None = None
+        self.against: TableLook | None = None
 
     def run(self, replicas: bool) -> AuditReport:
-        if self.against is not None:
-            self._open_table(self.against)  # a wrong path is told before an hour of work
         self._at_once = parallelism(self._spark)
         report = AuditReport([self._begun(snapshot) for snapshot in self.snapshots])
         self._check_frames(report)
@@ -155,7 +166,7 @@ class _AuditJob:
             self._compare_replicas(report)
         self._note_trimmed(report)
         if self.against is not None and not self._stop.is_asked:
-            self._compare_table(report.topics[0])
+            self._compare_table(report.topics[0], self.against)
         report.is_complete = not self._stop.is_asked
         return report
 
@@ -187,14 +198,12 @@ class _AuditJob:
                 for bucket in buckets
             ]
             cut = self._cut(snapshot)
-            last_time = 0
+            by_segment: defaultdict[int, list[Checked]] = defaultdict(list)
+            for share, checked in zip(cut, seen, strict=False):
+                by_segment[share.segment].append(checked)
+            last_time, complete = 0, len(seen) == len(cut)
             for segment, (part, _) in zip(audited.segments, snapshot.segments(), strict=True):
-                own = [
-                    checked
-                    for share, checked in zip(cut, seen, strict=False)
-                    if share.segment == segment.segment
-                ]
-                complete = len(seen) == len(cut)
+                own = by_segment[segment.segment]
                 last_time = join_checked(segment, part, own, last_time, complete)
                 audited.notes += [note for checked in own for note in checked.notes]
 
@@ -260,28 +269,11 @@ class _AuditJob:
 
     # A table.
 
-    def _open_table(self, target: Target) -> Any:
-        from ister.spark.jobs.lake.opening import find_table
+    def _compare_table(self, audited: Audited, look: TableLook) -> None:
+        from ister.spark.jobs.auditing.against import compare_table
+        from ister.spark.jobs.auditing.tables import windows
 
-        snapshot = self.snapshots[0]
-        found = find_table(target, snapshot.topic)
-        origin = found.origin()
-        if (origin.cluster, origin.uid) != (snapshot.cluster, snapshot.uid):
-            raise TableMismatch(
-                f"the table {target.path or target.table} has {origin.topic} with uid {origin.uid} of the "
-                f"cluster {origin.cluster}; {snapshot.topic} has uid {snapshot.uid} of {snapshot.cluster}",
-                hint="Audit it against the topic that it was made of.",
-            )
-        return found
-
-    def _compare_table(self, audited: Audited) -> None:
-        from ister.spark.jobs.auditing.against import TableShare, compare_table
-        from ister.spark.jobs.auditing.tables import plan_of, windows
-
-        assert self.against is not None
-        table = self._open_table(self.against)
-        audited.table = self.against.name_of(table.origin())
-        covered = table.coverage()
+        audited.table, covered = look.name, look.covered
         if covered is None:
             audited.notes.append(
                 Note(audited.start_offset, audited.end_offset, f"{audited.table} has no commit")
@@ -292,14 +284,13 @@ class _AuditJob:
                 f"the table goes up to offset {covered.next - 1}, and the topic ended at {audited.end_offset}"
             )
             audited.table_findings.append(Finding(TABLE, audited.end_offset, covered.next, what))
-        plan, dead = plan_of(self._bootstrap, self.against, table)
-        parts: list[TableShare] = list(windows(self.snapshots[0], covered, table.files(), dead))
+        parts = list(windows(self.snapshots[0], look, covered))
         self._watch.begins(
             f"compare {audited.table}",
             sum(part.share.range.count for part in parts if part.in_log),
             sum(part.share.size for part in parts),
         )
-        work = partial(compare_table, plan, covered.gaps)
+        work = partial(compare_table, look.plan, covered.gaps)
         for number, findings in run_tasks(
             self._spark, work, [[part] for part in parts], at_once=self._at_once, stop=self._stop
         ):
