@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from ister import sync
 from ister.errors import ConfigError, OffsetOutOfRange
 from ister.spark import mirror
 from ister.spark.jobs import mirror as mirroring
-from ister.spark.jobs.mirror import MappedRange, offset_map
+from ister.spark.jobs.mirror import MappedRange, Mirrored, offset_map
 
 if TYPE_CHECKING:
     from conftest import BrokerProcess
@@ -116,6 +117,66 @@ def test_many_batches_and_small_frames_make_the_same_records(
     assert done.batches > 2
     assert values(log, target) == numbered(0, 200)
     assert offset_map(source, to=target, bootstrap=bootstrap) == [MappedRange(0, 0, 200)]
+
+
+def test_two_mirrors_at_once_make_one_copy_and_one_map(
+    spark: SparkSession, bootstrap: str, log: sync.Log
+) -> None:
+    source, target = new_topic("twice"), new_topic("twice-target")
+    log.create_topic(source, segment_records=40)
+    for start in range(0, 200, 20):
+        log.append(source, numbered(start, start + 20))
+    log.create_topic(target)
+    together = threading.Barrier(2)
+    done: list[Mirrored] = []
+
+    def job() -> None:
+        together.wait()
+        done.append(mirror(spark, source, to=target, bootstrap=bootstrap, batch_bytes=1_000))
+
+    threads = [threading.Thread(target=job) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [each.next_offset for each in done] == [200, 200]
+    assert sum(each.records for each in done) == 200
+    assert values(log, target) == numbered(0, 200)
+    assert offset_map(source, to=target, bootstrap=bootstrap) == [MappedRange(0, 0, 200)]
+
+
+def test_the_map_is_kept_though_topics_are_not_by_default_and_says_if_it_was_deleted(
+    spark: SparkSession, bootstrap: str, log: sync.Log
+) -> None:
+    source, target = new_topic("kept"), new_topic("kept-target")
+    where: dict[str, Any] = {"to": target, "bootstrap": bootstrap}
+    log.append(source, numbered(0, 10))
+    done = mirror(spark, source, **where)
+    settings = log.describe_topic(done.map_topic).settings
+    assert (settings.retention_ms, settings.retention_bytes, settings.fsync) == (0, 0, "fsync")
+    log.append(source, numbered(10, 15))
+    mirror(spark, source, **where)
+    log.delete_topic(done.map_topic)
+    for start in (15, 18):
+        log.append(source, numbered(start, start + 3))
+        mirror(spark, source, **where)
+    # What was asked for last is written again; what lies before is not known any more.
+    assert offset_map(source, to=target, bootstrap=bootstrap) == [MappedRange(10, 10, 11)]
+    assert values(log, target) == numbered(0, 21)
+
+
+def test_a_source_that_was_made_again_is_another_one_and_copied_behind_the_first(  # I3
+    spark: SparkSession, bootstrap: str, log: sync.Log
+) -> None:
+    source, target = new_topic("source-remade"), new_topic("source-remade-target")
+    log.append(source, numbered(0, 10))
+    mirror(spark, source, to=target, bootstrap=bootstrap)
+    log.delete_topic(source)
+    log.append(source, numbered(50, 54))
+    done = mirror(spark, source, to=target, bootstrap=bootstrap)
+    assert (done.start_offset, done.records) == (0, 4)
+    assert values(log, target) == [*numbered(0, 10), *numbered(50, 54)]
+    assert offset_map(source, to=target, bootstrap=bootstrap) == [MappedRange(0, 10, 4)]
 
 
 def test_a_source_that_was_trimmed_past_the_mirror_is_an_error_with_the_offsets(

@@ -133,6 +133,30 @@ def test_a_replay_that_died_is_finished_by_the_same_command(
     assert values(log, target) == numbered(0, 25)
 
 
+def test_a_replay_that_died_is_finished_though_the_topic_has_grown_and_the_next_one_is_another(
+    spark: SparkSession, bootstrap: str, log: sync.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was decided is appended whole, and never stays half-way."""
+
+    class Died(BaseException):
+        pass
+
+    async def die(reached: str) -> None:
+        if reached == "manifest":
+            raise Died
+
+    source, target = new_topic("grown"), new_topic("grown-to")
+    log.append(source, numbered(0, 25))
+    with monkeypatch.context() as patched:
+        patched.setattr(replaying, "reach_of_environment", lambda: die)
+        with pytest.raises(Died):
+            replay(spark, source, to=target, bootstrap=bootstrap)
+    log.append(source, numbered(25, 30))
+    done = replay(spark, source, to=target, bootstrap=bootstrap)
+    assert (done.records, done.target_start) == (30, 25)
+    assert values(log, target) == [*numbered(0, 25), *numbered(0, 30)]
+
+
 def test_a_range_becomes_a_table_of_its_own(
     spark: SparkSession, bootstrap: str, log: sync.Log, tmp_path: Path
 ) -> None:
@@ -149,6 +173,8 @@ def test_a_range_becomes_a_table_of_its_own(
     assert replay(spark, source, start=15, until=45, **where).was_done
     with pytest.raises(TableMismatch, match="begins with offset 15"):
         replay(spark, source, start=20, until=45, **where)
+    with pytest.raises(TableMismatch, match=r"has offsets up to 44 of .*, not up to 29"):
+        replay(spark, source, start=15, until=30, **where)
 
 
 @pytest.mark.parametrize(("start", "until", "error"), [(5, 3, ConfigError), (0, 11, OffsetOutOfRange)])

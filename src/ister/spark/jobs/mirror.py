@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FORM: Final = 1
+_MAP: Final[dict[str, int | str]] = {"retention_ms": 0, "retention_bytes": 0, "fsync": "fsync"}
+"""Kept as long as the target, whatever the cluster does with topics of which nothing is said."""
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -232,7 +234,7 @@ class _MirrorJob:
         """The next batch, and the source's offset that it begins with."""
         async with ister.connect(self._target_bootstrap) as log:
             await make_stage(log, self._origin.stage)
-            await log.create_topic(self._pair.map_topic, if_absent=True)
+            await log.create_topic(self._pair.map_topic, if_absent=True, **_MAP)
             newest = await Committer(log, self._origin).finish_newest()
             if newest is None:
                 return 0, self._snapshot.start
@@ -256,7 +258,16 @@ class _MirrorJob:
         try:
             await log.append(self._pair.map_topic, [entry], expected_offset=committed.batch)
         except UnexpectedOffset:
-            return  # it is there
+            end = await log.offsets_at(self._pair.map_topic, "latest")
+            if end > committed.batch:
+                return  # it is there
+            self._watch.tells(
+                f"the map of offsets {self._pair.map_topic} was deleted: it begins anew with source offset "
+                f"{note.start}"
+            )
+            nothing = msgspec.msgpack.encode(_MapEntry(_FORM, note.start, note.start, []))
+            missing = [nothing] * (committed.batch - end)
+            await log.append(self._pair.map_topic, [*missing, entry], expected_offset=end)
 
 
 def _note_of(committed: Committed) -> Note:

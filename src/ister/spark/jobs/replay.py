@@ -24,7 +24,8 @@ import msgspec
 
 import ister
 from ister import sync
-from ister.errors import ConfigError, OffsetOutOfRange, UnknownTopic
+from ister.client.log import Log
+from ister.errors import ConfigError, OffsetOutOfRange, StagedRecordsGone, UnknownTopic
 from ister.names import normalise_topic
 from ister.spark.jobs.copying.receipts import Receipt, receipt_of
 from ister.spark.jobs.copying.running import SHARE_BYTES, copy_shares
@@ -178,13 +179,33 @@ class _ReplayJob:
                 settings = msgspec.structs.asdict(self._snapshot.there.settings)
                 there = await log.create_topic(target, if_absent=True, **settings)
             origin = self._origin(there.uid, again)
+            await self._finish_others(log, origin)
             await make_stage(log, origin.stage)
             return origin, await Committer(log, origin).finish_newest()
 
     def _origin(self, target_uid: int, again: bool) -> Origin:
-        what = f"{self._snapshot.cluster}/{self._snapshot.uid}/{self._first}/{self._end}/{target_uid}"
-        what += f"/{os.urandom(8).hex()}" if again else ""
-        return Origin.named(f"replay-{hashlib.blake2b(what.encode(), digest_size=12).hexdigest()}")
+        pair = f"{self._snapshot.cluster}/{self._snapshot.uid}/{target_uid}"
+        what = f"{self._first}/{self._end}" + (f"/{os.urandom(8).hex()}" if again else "")
+        return Origin.named(f"replay-{_digest(pair)}-{_digest(what)}")
+
+    async def _finish_others(self, log: Log, origin: Origin) -> None:
+        """Replays of other ranges into the same topic that were decided and died: all of each or nothing."""
+        prefix = origin.ledger.rpartition("-")[0] + "-"
+        for there in await log.list_topics(prefix):
+            if not there.topic.endswith(".ledger") or there.topic == origin.ledger:
+                continue
+            other = Committer(log, Origin(there.topic, f"{there.topic.removesuffix('.ledger')}.staged"))
+            newest = await other.newest()
+            if newest is None or newest.done is not None:
+                continue
+            try:
+                done = await other.finish_newest()
+            except StagedRecordsGone as error:
+                self.watch.tells(f"an earlier replay was begun and can't be finished: {error.message}")
+                continue
+            assert done is not None
+            count = sum(done.counts.values())
+            self.watch.tells(f"an earlier replay had died half-way: its {count:,} records are appended first")
 
     async def _commit(self, origin: Origin, parts: list[Part]) -> Committed:
         async with ister.connect(self._target_bootstrap) as log:
@@ -254,6 +275,10 @@ class _ReplayJob:
             self._receipt.check_parts(parts)
             return self._receipt
         return receipt_of(self._snapshot, parts)
+
+
+def _digest(what: str) -> str:
+    return hashlib.blake2b(what.encode(), digest_size=12).hexdigest()
 
 
 def _start_of(committed: Committed) -> int | None:

@@ -7,6 +7,7 @@ refused and says which offsets differ.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ import msgspec
 
 from ister.errors import BadRequest, ReceiptMismatch
 from ister.spark.jobs.copying.staging import Part
+from ister.spark.jobs.lake.parquet import sync_directory
 from ister.spark.jobs.snapshot import Snapshot
 
 FORM: Final = 1
@@ -90,7 +92,11 @@ def read_receipt(path: Path) -> Receipt:
 
 
 def write_receipt(path: Path, receipt: Receipt) -> None:
-    """All of it or none: a reader never finds half of one."""
+    """All of it or none, and durably: a reader never finds half of one."""
     aside = path.with_name(f".{path.name}.part")
-    aside.write_bytes(msgspec.json.format(msgspec.json.encode(receipt), indent=1) + b"\n")
+    with aside.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(receipt), indent=1) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
     aside.replace(path)
+    sync_directory(path.parent)
