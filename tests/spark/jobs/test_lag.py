@@ -62,6 +62,17 @@ def test_a_query_whose_first_batch_is_not_done_is_where_it_began(tmp_path: Path)
     assert (found.batch, found.topics["default/t"].offset) == (None, 7)
 
 
+def test_batches_that_spark_drops_meanwhile_are_not_missed(tmp_path: Path) -> None:
+    places = [{"default/t": TopicPlace(1, 0, end)} for end in (5, 9)]
+    path = write_checkpoint(tmp_path / "c", *places, done=2)
+    for kind in ("offsets", "commits"):
+        listed_and_dropped = tmp_path / "c" / kind / "0"
+        listed_and_dropped.unlink()
+        listed_and_dropped.symlink_to("dropped")
+    found = read_checkpoint(path)
+    assert (found.batch, found.topics["default/t"].offset) == (1, 9)
+
+
 def test_a_query_with_a_live_pin_runs(bootstrap: str, log: sync.Log, tmp_path: Path) -> None:
     topic = new_topic("runs")
     log.append(topic, numbered(0, 10))

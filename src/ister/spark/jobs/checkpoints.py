@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,5 +102,10 @@ def _files(path: str, kind: str, spark: SparkSession | None) -> Mapping[int, str
         return {int(name): text for name, text in named if name.isdecimal()}
     if not is_local(path):
         raise ConfigError(f"{path} is not on this machine", hint="Give a session: Spark reads it.")
-    files = (Path(urlsplit(path).path) / kind).glob("[0-9]*")
-    return {int(file.name): file.read_text() for file in files if file.name.isdecimal()}
+    found: dict[int, str] = {}
+    for file in (Path(urlsplit(path).path) / kind).glob("[0-9]*"):
+        if file.name.isdecimal():
+            # A query that runs drops its oldest ones at any moment.
+            with suppress(FileNotFoundError):
+                found[int(file.name)] = file.read_text()
+    return found
