@@ -78,34 +78,38 @@ def flip_a_byte_of(data_dir: Path, topic_values: bytes) -> None:
 def test_a_table_is_exact_and_an_audit_clean_while_a_broker_is_lost_with_its_disk(
     standalone: Any, brokers: ClusterProcesses, tmp_path: Path
 ) -> None:
-    """On a standalone Spark cluster, read back without Ister."""
+    """On a standalone Spark cluster of a master and two workers, read back without Ister."""
     records = 6_000
     with sync.connect(brokers.bootstrap) as log:
         topic = fill(log, records, 1_000)
         leader = log.describe_topic(topic).segments[-1].leader
     path = tmp_path / "table"
-    lost = threading.Thread(target=lose_a_disk, args=(brokers, leader, path))
+    committed: list[int] = []
+    lost = threading.Thread(target=lose_a_disk, args=(brokers, leader, path, committed))
     lost.start()
     where = ["--master", standalone.master, "--bootstrap", brokers.bootstrap]
     done = run_script(
-        PROGRAM, *where, "--topic", topic, "--path", str(path), "--file-bytes", "6000", cwd=tmp_path
+        PROGRAM, *where, "--topic", topic, "--path", str(path), "--file-bytes", "20000", cwd=tmp_path
     )
     lost.join()
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["records"], found["clean"], found["findings"]) == (records, True, [])
     assert brokers.nodes[leader].starts > 1
+    assert committed == [0], "the broker died when the job had written files, and had not committed them"
     table = read_delta(path)
     assert offsets_of(table) == list(range(records))
     assert values_of(table) == numbered(0, records)
 
 
-def lose_a_disk(brokers: ClusterProcesses, node_id: int, path: Path) -> None:
+def lose_a_disk(brokers: ClusterProcesses, node_id: int, path: Path, committed: list[int]) -> None:
     """Once the job has written something: kill -9, an empty disk, and up again."""
     deadline = time.monotonic() + PATIENCE_S
     while not any(path.rglob("ister-*.parquet")) and time.monotonic() < deadline:
         time.sleep(0.02)
     brokers.nodes[node_id].kill()
+    # The table's first entry is that it was made.
+    committed.append(len(list((path / "_delta_log").glob("*.json"))) - 1)
     brokers.wipe(node_id)
     brokers.nodes[node_id].start()
 
