@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from job_helpers import DAY_US, FIRST_DAY_US, data_files, offsets_of, read_table
 
 from ister.errors import ConfigError, StoreUnavailable, TableMismatch
+from ister.spark.jobs.lake.delta import DeltaTable
+from ister.spark.jobs.lake.iceberg import IcebergTable
 from ister.spark.jobs.lake.opening import Target, find_table, open_table
 from ister.spark.jobs.lake.table import Coverage, DataFile, LakeTable, Origin
 from ister.spark.jobs.tiering.files import FileSet
@@ -115,15 +119,16 @@ def test_a_commit_without_files_does_not_take_the_table_back(
     target = Target(to, str(tmp_path / "lake"))
     one, other = opened(target), opened(target)
     assert one.commit(written(one, 0, 5), None, Coverage(0, 5))
-    look = other.coverage
+    kind: Any = {"delta": DeltaTable, "iceberg": IcebergTable}[to]
+    look = kind.coverage
 
-    def look_and_be_overtaken() -> Coverage | None:
-        monkeypatch.setattr(other, "coverage", look)
-        found = look()
+    def look_and_be_overtaken(table: LakeTable) -> Coverage | None:
+        monkeypatch.undo()
+        found: Coverage | None = look(table)
         assert one.commit(written(one, 5, 9), found, Coverage(0, 9))
         return found
 
-    monkeypatch.setattr(other, "coverage", look_and_be_overtaken)
+    monkeypatch.setattr(kind, "coverage", look_and_be_overtaken)
     assert not other.commit([], Coverage(0, 5), Coverage(0, 7))
     assert opened(target).coverage() == Coverage(0, 9)
     assert one.commit([], Coverage(0, 9), Coverage(0, 12))
@@ -146,6 +151,47 @@ def test_a_catalog_that_takes_no_commit_is_said_to(tmp_path: Path, monkeypatch: 
         table.commit(written(table, 0, 5), None, Coverage(0, 5))
     monkeypatch.undo()
     assert table.commit(written(table, 0, 5), None, Coverage(0, 5))
+
+
+def test_jobs_that_make_one_table_at_the_same_moment_have_it(target: Target, tmp_path: Path) -> None:
+    errors: list[BaseException] = []
+
+    def make(at: Target, together: threading.Barrier) -> None:
+        together.wait()
+        try:
+            assert opened(at).coverage() is None
+        except BaseException as error:
+            errors.append(error)
+
+    for number in range(4):
+        at = replace(target, path=str(tmp_path / f"lake-{number}"))
+        together = threading.Barrier(6)
+        threads = [threading.Thread(target=make, args=(at, together)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+
+
+def test_a_commit_lasts_with_its_files_and_all_folders_that_lead_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition's folder that is new is an entry of the table's own."""
+    synced: set[int] = set()
+    fsync = os.fsync
+
+    def note(handle: int) -> None:
+        synced.add(os.fstat(handle).st_ino)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    table = opened(Target("parquet", str(tmp_path / "lake")))
+    assert table.commit(written(table, 0, 10), None, Coverage(0, 10))
+    kept = [*data_files(tmp_path), *(tmp_path / "lake" / "_ister").rglob("*.json")]
+    assert len(kept) == 4
+    needed = {each for file in kept for each in (file, *file.parents) if each.is_relative_to(tmp_path)}
+    assert {each for each in needed if each.stat().st_ino not in synced} == set()
 
 
 def test_gaps_are_kept_with_the_table(target: Target) -> None:
@@ -184,14 +230,14 @@ def test_the_vacuum_lets_files_of_others_be(target: Target) -> None:
 
 def test_a_commit_of_somebody_else_is_in_nobodys_way(tmp_path: Path) -> None:
     """Compaction of a Delta table between two of ours."""
-    from deltalake import DeltaTable
+    import deltalake
 
     target = Target("delta", str(tmp_path))
     table = opened(target)
     for start in (0, 5):
         covered = table.coverage()
         table.commit(written(table, start, start + 5), covered, Coverage(0, start + 5))
-    DeltaTable(str(tmp_path)).optimize.compact()
+    deltalake.DeltaTable(str(tmp_path)).optimize.compact()
     assert table.commit(written(table, 10, 12), Coverage(0, 10), Coverage(0, 12))
     assert offsets(target) == list(range(12))
 
@@ -213,9 +259,9 @@ def test_a_property_set_on_an_iceberg_table_meanwhile_is_in_nobodys_way(tmp_path
 
 
 def test_a_table_that_others_made_is_refused(tmp_path: Path) -> None:
-    from deltalake import DeltaTable
+    import deltalake
 
-    DeltaTable.create(str(tmp_path), schema=log_schema())
+    deltalake.DeltaTable.create(str(tmp_path), schema=log_schema())
     with pytest.raises(TableMismatch, match="was not made by Ister"):
         opened(Target("delta", str(tmp_path)))
 
@@ -224,6 +270,26 @@ def test_another_clusters_topic_of_the_same_name_is_another_topic(target: Target
     opened(target)
     with pytest.raises(TableMismatch, match="of the cluster c1, not of c2"):
         opened(target, Origin("c2", "default/orders", 7, partition_by="date"))
+
+
+def test_a_path_that_is_a_file_is_refused(target: Target, tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("somebody's")
+    for path in ("notes", "notes/table"):
+        with pytest.raises(ConfigError, match="notes is a file"):
+            opened(replace(target, path=str(tmp_path / path)))
+
+
+def test_what_the_store_says_is_told_in_one_line_with_the_table(tmp_path: Path) -> None:
+    target = Target("delta", str(tmp_path / "lake"))
+    table = opened(target)
+    (tmp_path / "lake" / "_delta_log" / f"{0:020}.json").write_text("{")
+    with pytest.raises(StoreUnavailable) as caught:
+        opened(target)
+    assert f"the table {tmp_path}/lake can't be reached: " in caught.value.message
+    assert not set("\n\x1b") & set(caught.value.message)
+    (tmp_path / "lake" / "_delta_log" / f"{0:020}.json").unlink()
+    with pytest.raises(StoreUnavailable):
+        table.commit(written(table, 0, 5), None, Coverage(0, 5))
 
 
 def test_a_manifest_needs_a_directory() -> None:

@@ -23,7 +23,7 @@ from job_helpers import (
 )
 
 from ister import sync
-from ister.errors import CorruptSegment
+from ister.errors import CorruptSegment, TableMismatch
 from ister.spark import audit, tier
 from ister.spark.jobs.lake.opening import Target, open_table
 from ister.spark.jobs.lake.table import DEAD_LETTERS, Coverage, Origin
@@ -169,9 +169,21 @@ def test_a_death_between_the_two_tables_repeats_no_dead_letter(
     assert offsets_of(letters) == [number for number in range(90) if number % 10 == 3]
 
 
-def test_a_changed_schema_is_another_table(run: Any, log: sync.Log, tmp_path: Path) -> None:
-    from ister.errors import TableMismatch
+def test_a_table_that_has_more_than_its_topic_is_not_gone_on_with(
+    run: Any, log: sync.Log, tmp_path: Path
+) -> None:
+    """A log without fsync may lose its end: other records get the offsets."""
+    topic = new_topic("ahead")
+    log.append(topic, numbered(0, 10))
+    snapshot = take_snapshot(log, topic)
+    origin = Origin(snapshot.cluster, snapshot.topic, snapshot.uid, partition_by="date")
+    table = open_table(Target("parquet", str(tmp_path)), origin, log_schema())
+    assert table.commit([], None, Coverage(0, 50))
+    with pytest.raises(TableMismatch, match=r"goes up to offset 49, and .* ends at 10"):
+        run(topic, to="parquet", path=str(tmp_path))
 
+
+def test_a_changed_schema_is_another_table(run: Any, log: sync.Log, tmp_path: Path) -> None:
     topic = new_topic("changed")
     log.append(topic, orders(0, 5))
     run(topic, to="parquet", path=str(tmp_path), decode="json", schema=DDL)

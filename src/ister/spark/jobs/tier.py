@@ -115,6 +115,7 @@ def tier(
         spark, bootstrap, snapshot, target, partition_by, decoding, file_bytes, skip_missing,
         watch or Unwatched(), stop or Stop(),
     )  # fmt: skip
+    job.check_not_ahead()
     done = job.run()
     if vacuum_older_than_s is not None:
         done.vacuumed = job.vacuum(vacuum_older_than_s)
@@ -211,9 +212,29 @@ class _TierJob:
             snapshot.end,
         )
 
+    def check_not_ahead(self) -> None:
+        """A table never has what its topic has not: a log that has lost its end, which only weaker promises
+        than fsync on a quorum allow, gives those offsets to other records."""
+        covered, topic = self._table.coverage(), self._snapshot.topic
+        if covered is None or covered.next <= self._snapshot.end:
+            return
+        with sync.connect(self._bootstrap) as log:
+            end = take_snapshot(log, topic).end  # another job may have gone on since we looked
+        if covered.next > end:
+            raise TableMismatch(
+                f"{self._done.table} goes up to offset {covered.next - 1}, and {topic} ends at {end}: the "
+                f"records from {end} on are not in the log any more",
+                hint="Tier the topic into a new table. `ister pipeline audit --against` compares this one.",
+            )
+
     def begin_at(self, offset: int) -> None:
-        """A table that is new begins with this offset; one that begins with another is another range's."""
-        covered = self._table.coverage()
+        """A table that is new begins with this offset; one with other offsets is another range's."""
+        covered, end = self._table.coverage(), self._snapshot.end
+        if covered is not None and covered.next > end:
+            raise TableMismatch(
+                f"{self._done.table} has offsets up to {covered.next - 1} of {self._snapshot.topic}, "
+                f"not up to {end - 1}"
+            )
         if covered is not None and covered.first != offset:
             raise TableMismatch(
                 f"{self._done.table} begins with offset {covered.first} of {self._snapshot.topic}, "

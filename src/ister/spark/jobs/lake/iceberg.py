@@ -57,7 +57,7 @@ class IcebergTable:
 
         try:
             if "." in name:
-                catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+                _make_namespace(catalog, name.rpartition(".")[0])
             with catalog.create_table_transaction(
                 name, schema, properties={_ORIGIN: origin.to_text()}
             ) as making:
@@ -187,4 +187,15 @@ def open_catalog(path: str | None, name: str | None, properties: Mapping[str, st
         "warehouse": f"file://{root}",
         **properties,
     }
-    return load_catalog("ister", **given)
+    try:
+        return load_catalog("ister", **given)
+    except Exception:  # of a new one, another job may have made the tables at this moment
+        return load_catalog("ister", **given)
+
+
+def _make_namespace(catalog: Catalog, name: str) -> None:
+    try:
+        catalog.create_namespace_if_not_exists(name)
+    except Exception:  # the database's own, if another job was faster by a moment
+        if not catalog.namespace_exists(name):
+            raise

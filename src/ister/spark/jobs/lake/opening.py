@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ister.errors import BadRequest, ConfigError, ObjectNotFound
 from ister.spark.jobs.lake.table import DEAD_LETTERS, LakeTable, Origin, check_same
+from ister.spark.jobs.lake.told import ToldTable, told
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +42,13 @@ class Target:
             )
         if self.to != "iceberg" and (self.catalog or self.table or self.catalog_properties):
             raise ConfigError(f"a {self.to} table has no catalog", hint="Leave --catalog and --table out.")
+        if self.path is not None and "://" not in self.path:
+            path = Path(self.path).absolute()
+            there = next(each for each in (path, *path.parents) if each.exists())
+            if not there.is_dir():
+                raise ConfigError(
+                    f"{there} is a file, and a table is a directory", hint="Give another --path."
+                )
 
     def name_of(self, origin: Origin) -> str:
         """As a person would name it; of Iceberg, the name in the catalog."""
@@ -56,24 +64,26 @@ def open_table(target: Target, origin: Origin, schema: pa.Schema) -> LakeTable:
     target.check()
     name = target.name_of(origin)
     columns = PARTITION_COLUMNS[origin.partition_by]
-    found = _find(target, name)
-    if found is None:
-        found = _create(target, name, origin, schema, columns)
+    with told(name):
+        found = _find(target, name)
+        if found is None:
+            found = _create(target, name, origin, schema, columns)
     check_same(name, found.origin(), origin)
-    return found
+    return ToldTable(name, found)
 
 
 def find_table(target: Target, topic: str) -> LakeTable:
     """A table that is there; raises if there is none."""
     target.check()
     name = target.name_of(Origin("", topic, 0))
-    found = _find(target, name)
+    with told(name):
+        found = _find(target, name)
     if found is None:
         raise ObjectNotFound(
             f"there is no {target.to} table {name}",
             hint="`ister pipeline tier` makes one; check --path and --to.",
         )
-    return found
+    return ToldTable(name, found)
 
 
 def format_at(path: str) -> str:
@@ -89,7 +99,10 @@ def format_at(path: str) -> str:
 
 
 def find_dead_letters(target: Target, origin: Origin) -> LakeTable | None:
-    return _find(target, target.name_of(replace(origin, holds=DEAD_LETTERS)))
+    name = target.name_of(replace(origin, holds=DEAD_LETTERS))
+    with told(name):
+        found = _find(target, name)
+    return None if found is None else ToldTable(name, found)
 
 
 def _find(target: Target, name: str) -> LakeTable | None:

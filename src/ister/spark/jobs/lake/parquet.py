@@ -62,6 +62,8 @@ class ParquetTable:
             "schema": schema.serialize().to_pybytes().hex(),
         }
         (path / _OURS / "commits").mkdir(parents=True, exist_ok=True)
+        for folder in (path / _OURS, path, path.parent):
+            sync_directory(folder)
         put_if_absent(path / _OURS / "table.json", json.dumps(described, indent=1))
         found = cls.open(location)
         assert found is not None

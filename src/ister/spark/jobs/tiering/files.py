@@ -63,9 +63,19 @@ class FileSet:
             self._finish(file)
         self._open = {}
         if "://" not in self._location:
-            for folder in {Path(self._root, file.path).parent for file in self._done}:
+            for folder in self._folders():
                 _sync(folder)
         return self._done
+
+    def _folders(self) -> set[Path]:
+        """All that lead to the files: of a partition that is new, its own name must last too."""
+        root = Path(self._root)
+        return {
+            folder
+            for file in self._done
+            for folder in Path(self._root, file.path).parents
+            if folder == root.parent or folder.is_relative_to(root)
+        }
 
     def abandon(self) -> None:
         """The task has failed: take back what was written, as far as that goes."""
