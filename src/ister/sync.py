@@ -38,6 +38,7 @@ from ister.protocol.messages import (
     StatsAnswer,
     TopicDescription,
 )
+from ister.protocol.moves import DrainDescription, MoveDescription
 from ister.protocol.recovery import TopicRecovery
 
 if TYPE_CHECKING:
@@ -207,6 +208,27 @@ class Log:
 
     def promote_node(self, node_id: int) -> NodeAnswer:
         return self._run(self._log.promote_node(node_id))
+
+    def move_topic(self, topic: str, node_id: int, *, plan: bool = False) -> MoveDescription:
+        return self._run(self._log.move_topic(topic, node_id, plan=plan))
+
+    def unload_topic(self, topic: str, *, plan: bool = False) -> MoveDescription:
+        return self._run(self._log.unload_topic(topic, plan=plan))
+
+    def release_topic(self, topic: str) -> MoveDescription:
+        return self._run(self._log.release_topic(topic))
+
+    def moves(self, topic: str = "", move: int = 0) -> list[MoveDescription]:
+        return self._run(self._log.moves(topic, move))
+
+    def cancel_move(self, move: int) -> MoveDescription:
+        return self._run(self._log.cancel_move(move))
+
+    def drain_node(self, node_id: int, *, dry_run: bool = False, max_parallel: int = 4) -> DrainDescription:
+        return self._run(self._log.drain_node(node_id, dry_run=dry_run, max_parallel=max_parallel))
+
+    def activate_node(self, node_id: int) -> DrainDescription:
+        return self._run(self._log.activate_node(node_id))
 
     def control(self, action: str, secret: str, topic: str = "", count: int = 1) -> None:
         self._run(self._log.control(action, secret, topic, count))

@@ -13,7 +13,7 @@ from broker_helpers import append_request, frame_of, request
 from ister.broker.clients import connection, receiving, requests
 from ister.errors import IsterError, UnknownTopic, _tree
 from ister.frame import FrameHeader
-from ister.protocol import history, messages, recovery
+from ister.protocol import history, messages, moves, recovery
 from ister.protocol.codec import MAX_HEADER_BYTES, encode_appended, encode_failure, encode_preamble
 from ister.protocol.messages import Kind
 
@@ -46,11 +46,13 @@ def test_every_request_and_its_fields_are_on_the_page() -> None:
     assert [int(number) for number, _, _ in rows] == [kind.value for kind in Kind]
     shared = dict.fromkeys(("TransferLeader", "RemoveNode", "PromoteNode"), messages.NodeRequest)
     for _, name, fields in rows:
-        kind: type[msgspec.Struct] | None = (
-            shared.get(name) or getattr(messages, name, None) or getattr(history, name, None)
-        )
+        kind: type[msgspec.Struct] | None = shared.get(name) or _message(name)
         expected = kind.__struct_fields__ if kind is not None else ()
         assert tuple(re.findall(r"`(\w+)`", fields)) == expected, name
+
+
+def _message(name: str) -> type[msgspec.Struct] | None:
+    return next((found for part in (messages, history, moves) if (found := getattr(part, name, None))), None)
 
 
 def test_every_answer_is_on_the_page_with_its_fields_in_order() -> None:
@@ -73,6 +75,8 @@ def test_every_answer_is_on_the_page_with_its_fields_in_order() -> None:
         recovery.TopicRecovery,
         recovery.ReplicaReach,
         recovery.LostRecords,
+        moves.MoveDescription,
+        moves.DrainDescription,
     ]
     for answer in answers:
         fields = ", ".join(f"`{field}`" for field in answer.__struct_fields__)

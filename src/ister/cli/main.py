@@ -79,14 +79,17 @@ COMMANDS: Final = {
     "tail": LazyCommand("ister.cli.read:tail", "Follow a topic, live, from any place."),
     "shell": LazyCommand("ister.cli.shell:shell", "Talk the text protocol, line by line."),
     "topic": LazyCommand(
-        "ister.cli.topic:topic", "Create, list, describe, alter, recover and delete topics."
+        "ister.cli.topic:topic", "Create, list, describe, alter, move, recover and delete topics."
     ),
     "history": LazyCommand(
         "ister.cli.history:history", "What of a topic is in the history, and if it is good."
     ),
+    "move": LazyCommand("ister.cli.move:move", "The moves of topics: list, look at one, cancel."),
     "lag": LazyCommand("ister.cli.lag:lag", "How far readers with a pin are behind."),
     "cluster": LazyCommand("ister.cli.cluster:cluster", "Status, health and figures of the cluster."),
-    "node": LazyCommand("ister.cli.node:node", "List, add, remove and promote the nodes of a cluster."),
+    "node": LazyCommand(
+        "ister.cli.node:node", "List, add, drain, remove and promote the nodes of a cluster."
+    ),
     "spark": LazyCommand("ister.cli.spark:spark", "Check that Spark and the brokers reach each other."),
     "spark-shell": LazyCommand(
         "ister.cli.spark_shell:spark_shell", "A PySpark prompt where every topic is a view."

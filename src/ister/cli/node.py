@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ister.cli.common import Whole, ask_broker, client_options, pass_terminal, said_of
+from ister.cli.drain import activate, drain
 from ister.cli.lazy import LazyGroup
 from ister.cli.terminal import Terminal
 
@@ -18,14 +19,19 @@ if TYPE_CHECKING:
 @click.group(cls=LazyGroup)
 @client_options
 def node() -> None:
-    """List, add, remove and promote the nodes of a cluster.
+    """List, add, drain, remove and promote the nodes of a cluster.
 
     \b
     Examples:
       ister node list
       ister node add 10.0.0.4:6001
+      ister node drain 3
       ister node remove 3
     """
+
+
+node.add_command(drain)
+node.add_command(activate)
 
 
 @node.command("list")
@@ -79,9 +85,9 @@ def add(terminal: Terminal, address: str) -> Done:
 def remove(terminal: Terminal, node_id: int, disk_gone: bool) -> Done:
     """Take NODE out of the cluster, alive or dead.
 
-    Refused while it has a replica of an open segment or the only copy of a sealed one: nothing is lost this
-    way. With --disk-gone, what only a dead node had is lost with it: `ister cluster health` then names the
-    topics.
+    Refused while it has a replica of an open segment or is needed for a sealed one: nothing is lost this
+    way, and `ister node drain` empties it first. With --disk-gone, what only a dead node had is lost with
+    it: `ister cluster health` then names the topics.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`ister topic`: create, list, describe, alter, recover and delete topics."""
+"""`ister topic`: create, list, describe, alter, move, recover and delete topics."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from ister.cli.common import QUICK, ask_broker, client_options, counted, parse_pairs, pass_terminal
 from ister.cli.lazy import LazyGroup
+from ister.cli.move import move_topic, unload
 from ister.cli.terminal import Terminal
 from ister.errors import BadRequest, CorruptSegment, NodeUnreachable, NotLeader, RequestTimeout
 from ister.settings import TOPIC_SETTINGS, Spec, validate_settings
@@ -58,7 +59,7 @@ def _about(spec: Spec) -> str:
 @click.group(cls=LazyGroup)
 @client_options
 def topic() -> None:
-    """Create, list, describe, alter, recover and delete topics.
+    """Create, list, describe, alter, move, recover and delete topics.
 
     \b
     Examples:
@@ -163,6 +164,10 @@ def alter(terminal: Terminal, /, name: str, changes: tuple[str, ...], **options:
     changed = ", ".join(f"{key} = {shown[key]}" for key in settings)
     entry = {"topic": found.topic, "settings": topic_object(found)["settings"]}
     return Done(entry, f"altered topic {found.topic}: {changed}")
+
+
+topic.add_command(move_topic)
+topic.add_command(unload)
 
 
 @topic.command()

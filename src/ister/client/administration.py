@@ -55,6 +55,16 @@ from ister.protocol.messages import (
     Trimmed,
     TrimTopic,
 )
+from ister.protocol.moves import (
+    ActivateNode,
+    CancelMove,
+    DrainDescription,
+    DrainNode,
+    ListMoves,
+    MoveDescription,
+    MoveList,
+    MoveTopic,
+)
 from ister.protocol.recovery import TopicRecovery
 
 _NO_ARRAY: Final = b"\x90"
@@ -192,6 +202,39 @@ class Administration:
         answer = await self.call(what, Kind.RECOVER_TOPIC, encode_header(request))
         return decode_header(TopicRecovery, answer.header or answer.payload)
 
+    # Moves.
+
+    async def move_topic(self, topic: str, node_id: int, *, plan: bool = False) -> MoveDescription:
+        """Let another node lead a topic, and stay its leader across rollovers. Returns once the move is
+        requested; `moves` says how it goes. With `plan`, what would be done, and nothing is."""
+        return await self._move(MoveTopic(normalise_topic(topic), node_id, plan=plan))
+
+    async def unload_topic(self, topic: str, *, plan: bool = False) -> MoveDescription:
+        """Let another node lead a topic, whichever is next."""
+        name = normalise_topic(topic)
+        found = await self._move(MoveTopic(name, plan=True))
+        # With a definite target: sent again, it is the same move.
+        return found if plan else await self._move(MoveTopic(name, found.target, stays=False))
+
+    async def release_topic(self, topic: str) -> MoveDescription:
+        """A topic need not stay on the node that it was moved to any more."""
+        return await self._move(MoveTopic(normalise_topic(topic), release=True))
+
+    async def _move(self, request: MoveTopic) -> MoveDescription:
+        answer = await self.call(f"moving {request.topic}", Kind.MOVE_TOPIC, encode_header(request))
+        return decode_header(MoveDescription, answer.header)
+
+    async def moves(self, topic: str = "", move: int = 0) -> list[MoveDescription]:
+        """Those that are under way, and the last ones that are over, oldest first; of one topic, or one."""
+        request = ListMoves(normalise_topic(topic) if topic else "", move)
+        answer = await self.call("listing moves", Kind.LIST_MOVES, encode_header(request))
+        return decode_header(MoveList, answer.header or answer.payload).moves
+
+    async def cancel_move(self, move: int) -> MoveDescription:
+        """Before the seal the topic stays where it is, after it where it is by then."""
+        answer = await self.call(f"cancelling move {move}", Kind.CANCEL_MOVE, encode_header(CancelMove(move)))
+        return decode_header(MoveDescription, answer.header)
+
     async def list_topics(self, prefix: str = "") -> list[TopicDescription]:
         """All topics whose full name starts with `prefix`, without their segments. Those of system
         namespaces, which begin with `_`, are among them only if the prefix does."""
@@ -279,6 +322,21 @@ class Administration:
     async def promote_node(self, node_id: int) -> NodeAnswer:
         """Make a voter of a learner that has caught up (R2)."""
         return await self._administer(f"promoting node {node_id}", Kind.PROMOTE_NODE, NodeRequest(node_id))
+
+    async def drain_node(
+        self, node_id: int, *, dry_run: bool = False, max_parallel: int = 4
+    ) -> DrainDescription:
+        """A node gets nothing new, and what it has goes elsewhere. Returns what it has now; called again it
+        says how far that is. With `dry_run` only that."""
+        header = encode_header(DrainNode(node_id, dry_run, max_parallel))
+        answer = await self.call(f"draining node {node_id}", Kind.DRAIN_NODE, header)
+        return decode_header(DrainDescription, answer.header)
+
+    async def activate_node(self, node_id: int) -> DrainDescription:
+        """A drained node is one like the others again; what has moved stays where it is."""
+        header = encode_header(ActivateNode(node_id))
+        answer = await self.call(f"activating node {node_id}", Kind.ACTIVATE_NODE, header)
+        return decode_header(DrainDescription, answer.header)
 
     async def control(self, action: str, secret: str, topic: str = "", count: int = 1) -> None:
         """For tests: let the broker that is asked misbehave; refused unless it has `test_controls` on."""

@@ -24,6 +24,7 @@ from ister.metadata.commands import (
     TrimTopic,
 )
 from ister.metadata.copies import listed, may_leave, staying
+from ister.metadata.moves import Moves
 from ister.metadata.nodes import (
     Nodes,
     inactive_among,
@@ -40,12 +41,13 @@ MAX_LOST_RANGES = 100
 """So many are kept in a topic; the oldest go first."""
 
 
-def seal(index: int, topic: TopicState, nodes: Nodes, command: SealSegment) -> Outcome:
-    """The handoff (H1)."""
+def seal(index: int, topic: TopicState, nodes: Nodes, moves: Moves, command: SealSegment) -> Outcome:
+    """The handoff (H1); that of a move only while it is wanted (E7)."""
     last = topic.open_segment
     if last.segment != command.segment:
         return _not_open(index, topic, command.segment)
     refused = _why_no_seal(topic, nodes, command)
+    refused = refused or moves.why_no_seal(topic, command.move, command.next_leader)
     if refused:
         return Outcome(Result.REFUSED, index, refused, topic.uid)
     last.end_offset = command.end_offset

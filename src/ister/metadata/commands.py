@@ -349,6 +349,57 @@ class ReportObject(Command, frozen=True):
     damaged: bool
 
 
+class RequestMove(Command, frozen=True):
+    """A topic is to be led by another node (`metadata.moves`). The index of this command is the move's id."""
+
+    topic_uid: int
+    target: int
+    reason: int
+    """A `MoveReason`."""
+    stays: bool
+    """Whether the target becomes the topic's home: it stays there across rollovers."""
+    at_us: int
+    by: int
+    """The member that was asked to, in which of its starts, and its how manieth: by these a repeat of the
+    command is known."""
+    starts: int
+    number: int
+
+
+class CancelMove(Command, frozen=True):
+    """From here on its seal is refused (E7); after the seal the topic stays where it is by then."""
+
+    move: int
+
+
+class FailMove(Command, frozen=True):
+    """The topic's leader cannot hand it to the target."""
+
+    move: int
+    why: str
+
+
+class ReleaseTopic(Command, frozen=True):
+    """The topic has no home any more: it goes round with its rollovers."""
+
+    topic_uid: int
+
+
+class DrainNode(Command, frozen=True):
+    """A node is to get nothing new, and what it has is to go elsewhere (`metadata.drains`)."""
+
+    member: int
+    max_parallel: int
+    """So many of its topics move at a time."""
+    at_us: int
+
+
+class ActivateNode(Command, frozen=True):
+    """A drained node is one like the others again."""
+
+    member: int
+
+
 AnyCommand = (
     FoundCluster
     | UpsertNode
@@ -371,6 +422,12 @@ AnyCommand = (
     | AbandonObject
     | ReleaseCopies
     | ReportObject
+    | RequestMove
+    | CancelMove
+    | FailMove
+    | ReleaseTopic
+    | DrainNode
+    | ActivateNode
 )
 
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyCommand)

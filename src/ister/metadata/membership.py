@@ -252,10 +252,9 @@ class Members:
                 "no other node can recover, `ister topic recover TOPIC` says what would be lost."
             )
         return (
-            f"When `ister cluster health` is well, stop node {node_id}: within `replica_lost_ms` topics with "
-            "other replicas go on without it, and it can be removed. What it alone has must be copied first "
-            "(`ister topic alter TOPIC --set replicas=2`), dropped by retention, or deleted. If its disk is "
-            "gone for good, --disk-gone removes it all the same."
+            f"`ister node drain {node_id}` lets all that it has go to other nodes, and says when it holds "
+            f"nothing. If it is down, what has other copies goes on without it within `replica_lost_ms`; if "
+            f"its disk is gone for good, --disk-gone removes it all the same."
         )
 
     async def _promote(self, node_id: int) -> NodeAnswer:

@@ -17,21 +17,27 @@ from ister.metadata.commands import (
     AbandonObject,
     AcceptGone,
     AcceptLoss,
+    ActivateNode,
     AlterTopic,
     AnyCommand,
     BeginRecovery,
+    CancelMove,
     ClaimCursor,
     CreateTopic,
     DeleteTopic,
+    DrainNode,
+    FailMove,
     FlushCursors,
     FoundCluster,
     OpenedSegment,
     Outcome,
     PublishObject,
     ReleaseCopies,
+    ReleaseTopic,
     RemoveNode,
     ReportCopies,
     ReportObject,
+    RequestMove,
     Result,
     SealSegment,
     SetPins,
@@ -40,7 +46,9 @@ from ister.metadata.commands import (
     UpsertNode,
 )
 from ister.metadata.copies import may_leave, staying, take_report
+from ister.metadata.drains import Drains, DrainState
 from ister.metadata.history import change_history
+from ister.metadata.moves import Moves, MoveState
 from ister.metadata.nodes import (
     NodeState,
     inactive_among,
@@ -65,6 +73,8 @@ class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
     nodes: list[NodeState] = []
     gone: list[int] = []
     reports: list[tuple[int, int]] = []
+    moves: list[MoveState] = []
+    drains: list[DrainState] = []
 
 
 class ClusterState:
@@ -78,6 +88,8 @@ class ClusterState:
         """Members that were removed or replaced: never to come back. Their nodes may, on other disks (I2)."""
         self.reports: dict[int, int] = {}
         """By member: the number of the last report of its copies, of the start that is known (C2)."""
+        self.moves = Moves()
+        self.drains = Drains()
         self._by_uid: dict[int, TopicState] = {}
         self._led: dict[int, dict[int, str]] = {}
         """By member: the keys of the open segments that it leads, by topic. Derived, for a quick answer."""
@@ -141,6 +153,14 @@ class ClusterState:
                 return set_pins(index, self._by_uid, command)
             case PublishObject() | AbandonObject() | ReleaseCopies() | ReportObject():
                 return change_history(index, self._by_uid, command)
+            case CancelMove():
+                return self.moves.cancel(index, command)
+            case FailMove():
+                return self.moves.fail(index, command)
+            case DrainNode():
+                return self.drains.drain(index, self._by_uid.values(), self.nodes, command)
+            case ActivateNode():
+                return self.drains.activate(index, command)
             case None:
                 return Outcome(Result.REFUSED, index, "this build does not know the command")
         topic = self._by_uid.get(command.topic_uid)
@@ -157,6 +177,7 @@ class ClusterState:
                 topic.settings = changed
             case DeleteTopic():
                 self._note_not_open(topic)
+                self.moves.deleted(topic)
                 del self.topics[topic.name]
                 del self._by_uid[topic.uid]
             case SealSegment():
@@ -173,10 +194,15 @@ class ClusterState:
                 if topic.open_segment.segment != command.segment:
                     return Outcome(Result.STALE, index, f"segment {command.segment} is not the open one")
                 topic.open_segment.log_exists = True
+                self.moves.opened(topic)
             case TrimTopic():
                 return trim(index, topic, command)
             case ClaimCursor():
                 return self._claim_cursor(index, topic, command)
+            case RequestMove():
+                return self.moves.request(index, topic, self.nodes, command)
+            case ReleaseTopic():
+                return self.moves.release(index, topic, command)
         return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
 
     def _found(self, index: int, command: FoundCluster) -> Outcome:
@@ -194,6 +220,7 @@ class ClusterState:
         if known is not None and known.member != told.member:
             self.gone.append(known.member)
             self.reports.pop(known.member, None)
+            self.drains.left(known.member)
         if known is not None and known.starts != told.starts:
             self.reports.pop(told.member, None)  # each start counts anew
         self.nodes[told.node_id] = told
@@ -249,6 +276,7 @@ class ClusterState:
             return Outcome(Result.REFUSED, index, f"node {command.node_id} is the last one")
         self.gone.append(self.nodes.pop(command.node_id).member)
         self.reports.pop(member, None)
+        self.drains.left(member)
         return Outcome(Result.APPLIED, index)
 
     def _holds_open(self, member: int) -> str:
@@ -323,13 +351,19 @@ class ClusterState:
 
     def _seal(self, index: int, topic: TopicState, command: SealSegment) -> Outcome:
         self._note_not_open(topic)  # by the replicas that it has until then: the seal may name others
-        outcome = seal(index, topic, self.nodes, command)
+        was_opened = topic.open_segment.log_exists
+        outcome = seal(index, topic, self.nodes, self.moves, command)
+        if outcome.result is Result.APPLIED:
+            self.moves.sealed(topic, is_lost=bool(command.recovery), was_opened=was_opened)
         self._note_open(topic)
         return outcome
 
     def _accept_loss(self, index: int, topic: TopicState, command: AcceptLoss) -> Outcome:
         self._note_not_open(topic)
+        was_opened = topic.open_segment.log_exists
         outcome = accept_loss(index, topic, self.nodes, command)
+        if outcome.result is Result.APPLIED:
+            self.moves.sealed(topic, is_lost=True, was_opened=was_opened)
         self._note_open(topic)
         return outcome
 
@@ -370,6 +404,8 @@ class ClusterState:
                 list(self.nodes.values()),
                 self.gone,
                 list(self.reports.items()),
+                self.moves.to_list(),
+                list(self.drains.rows.values()),
             )
         )
 
@@ -381,6 +417,8 @@ class ClusterState:
         state.nodes = {node.node_id: node for node in snapshot.nodes}
         state.gone = list(snapshot.gone)
         state.reports = dict(snapshot.reports)
+        state.moves = Moves(snapshot.moves)
+        state.drains = Drains(snapshot.drains)
         for topic in snapshot.topics:
             state.topics[topic.name] = state._by_uid[topic.uid] = topic
             state._note_open(topic)

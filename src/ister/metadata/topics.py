@@ -173,6 +173,8 @@ class TopicState(msgspec.Struct, array_like=True):
     """What was given up, oldest first; the newest ones, trimmed or not. The segments have their own marks."""
     pins: list[PinState] = []
     """Each name once; the list is replaced, not edited."""
+    home: int = 0
+    """The member that it was moved to, and stays led by across rollovers; 0 if it goes round."""
 
     @property
     def open_segment(self) -> SegmentState:

@@ -39,6 +39,12 @@ class Kind(IntEnum):
     LIST_PINS = 20
     LIST_HISTORY = 30
     VERIFY_OBJECT = 31
+    MOVE_TOPIC = 40
+    """This one and the next: `ister.protocol.moves`."""
+    LIST_MOVES = 41
+    CANCEL_MOVE = 42
+    DRAIN_NODE = 43
+    ACTIVATE_NODE = 44
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True):

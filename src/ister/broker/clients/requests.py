@@ -30,7 +30,7 @@ from ister.broker.view.descriptions import ask_about, describe_elsewhere
 from ister.errors import BadRequest, IsterError, UnknownTopic
 from ister.history.shown import list_history, verify_segment
 from ister.names import is_system
-from ister.protocol import messages
+from ister.protocol import messages, moves
 from ister.protocol.codec import MAX_HEADER_BYTES, encode_header
 from ister.protocol.codec import decode_header as decode_message
 from ister.protocol.history import ListHistory, VerifyObject
@@ -82,6 +82,11 @@ class Requests:
             Kind.LIST_PINS: self._list_pins,
             Kind.LIST_HISTORY: self._list_history,
             Kind.VERIFY_OBJECT: self._verify_object,
+            Kind.MOVE_TOPIC: self._move_topic,
+            Kind.LIST_MOVES: self._list_moves,
+            Kind.CANCEL_MOVE: self._cancel_move,
+            Kind.DRAIN_NODE: self._drain_node,
+            Kind.ACTIVATE_NODE: self._activate_node,
         }
 
     async def answer(self, connection: Connection, kind: int, correlation: int, header: bytes) -> None:
@@ -186,6 +191,18 @@ class Requests:
     async def _verify_object(self, connection: Connection, correlation: int, header: bytes) -> None:
         request = decode_message(VerifyObject, header)
         self.respond(connection, correlation, await verify_segment(self._broker.history, request))
+
+    async def _move_topic(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(moves.MoveTopic, header)
+        self.respond(connection, correlation, await self._broker.moves.move(request))
+
+    async def _list_moves(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(moves.ListMoves, header)
+        self.respond(connection, correlation, await self._broker.moves.list(request))
+
+    async def _cancel_move(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(moves.CancelMove, header)
+        self.respond(connection, correlation, await self._broker.moves.cancel(request.move))
 
     async def _list_topics(self, connection: Connection, correlation: int, header: bytes) -> None:
         """Each node tells of the topics that it leads; of those whose node does not, what is known here."""
@@ -296,6 +313,14 @@ class Requests:
             )
         answer = await self._broker.metadata.members.invite(request.peer_host, request.peer_port)
         self.respond(connection, correlation, answer)
+
+    async def _drain_node(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(moves.DrainNode, header)
+        self.respond(connection, correlation, await self._broker.drains.drain(request))
+
+    async def _activate_node(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(moves.ActivateNode, header)
+        self.respond(connection, correlation, await self._broker.drains.activate(request))
 
     async def _control(self, connection: Connection, correlation: int, header: bytes) -> None:
         controls.carry_out(self._broker, decode_message(messages.Control, header), connection.peer)

@@ -19,6 +19,7 @@ from ister.metadata.commands import (
     DeleteTopic,
     Outcome,
     RemoveNode,
+    RequestMove,
     Result,
     SealSegment,
     SetReplicas,
@@ -58,6 +59,8 @@ class Applying:
                 topic = self._topic_of(command.topic_uid)
                 broker.replication.recovery_began(topic.state)
                 topic.leadership.recovery_began()
+            case RequestMove():
+                self._topic_of(command.topic_uid).moving.look()
             case AlterTopic():
                 self._topic_of(command.topic_uid).settings_changed()
             case SetReplicas():

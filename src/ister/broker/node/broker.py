@@ -16,6 +16,8 @@ from ister.background import Background
 from ister.broker.forward.forwarding import Forwarder
 from ister.broker.node.applying import Applying
 from ister.broker.node.data_directory import DirectoryIdentity, claim_directory
+from ister.broker.node.drains import NodeDrains
+from ister.broker.node.moves import NodeMoves
 from ister.broker.node.pins import Pins
 from ister.broker.node.raft_metrics import register_raft_metrics
 from ister.broker.node.replicas import NodeReplication
@@ -28,6 +30,7 @@ from ister.broker.node.upkeep import Upkeep
 from ister.broker.topic.creation import Creation
 from ister.broker.topic.held import HeldAppend
 from ister.broker.topic.known import segment_path
+from ister.broker.topic.steps import Step
 from ister.broker.topic.topic_log import TopicLog
 from ister.broker.view.descriptions import ask_about, describe_topic
 from ister.config import BrokerConfig
@@ -94,6 +97,8 @@ class Broker:
         self.topics: dict[str, TopicLog] = {}
         self.identity: DirectoryIdentity | None = None
         self.on_topics_changed: Callable[[], None] = lambda: None
+        self.failpoint: Callable[[Step], None] = lambda step: None
+        """For tests: what happens to this node at a step of a handoff."""
         self.fatal: IsterError | None = None
         self._failed = asyncio.Event()
         self._on_fatal = on_fatal
@@ -101,6 +106,8 @@ class Broker:
         self._applying = Applying(self)
         self.upkeep = Upkeep(self)
         self.pins = Pins(self)
+        self.moves = NodeMoves(self)
+        self.drains = NodeDrains(self)
         self._background = Background(self._fatal)
         self._has_metadata = False
         self._may_lead = asyncio.Event()
@@ -178,6 +185,7 @@ class Broker:
             leaving=self._leaving,
             history=self.history,
             export_after_us=self.config.export_after_ms * 1000,
+            reach=lambda step: self.failpoint(step),
         )
         self._has_metadata = True
         register_raft_metrics(self.metrics, self.metadata)
@@ -226,6 +234,8 @@ class Broker:
             self.spawn(tell_of_majority(self.metadata))
         self.spawn(self._keep_leases(), vital=True)
         self.spawn(self.upkeep.monitor(), vital=True)
+        self.spawn(self.moves.run(), vital=True)
+        self.spawn(self.drains.run(), vital=True)
 
     async def _begin_to_lead(self) -> None:
         await first_of(self.metadata.announced, self._failed)

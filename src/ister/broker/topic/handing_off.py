@@ -21,7 +21,8 @@ from ister.broker.topic.held import HeldAppend, HeldAppends
 from ister.broker.topic.known import KnownTopic
 from ister.broker.topic.led_segment import FAULT_RETRY_SECONDS, LedSegment
 from ister.broker.topic.life import Stage
-from ister.broker.topic.sealing import make_seal
+from ister.broker.topic.sealing import make_seal, wanted_move
+from ister.broker.topic.steps import Step
 from ister.errors import InvariantBroken, IsterError, ShuttingDown, invariant
 from ister.frame import FrameHeader, decode_header
 from ister.metadata.commands import Outcome, Result
@@ -93,6 +94,7 @@ class HandingOff:
                     case steps.AwaitSeal():
                         self._effects += await self._await_seal(segment)
                     case steps.OpenNext():
+                        self._storage.reach(Step.SEALED)
                         await led.sealed(segment)
         except InvariantBroken as error:
             # A seal below what was acknowledged, say (F3).
@@ -155,6 +157,7 @@ class HandingOff:
         known = self._sealed_already(segment)
         if known is not None:
             return known  # by an earlier proposal, of which only the answer was lost
+        self._storage.reach(Step.DRAINED)
         seal = make_seal(self._storage, self._topic.state, segment, end, self._led.handoff.why)
         proposal = asyncio.get_running_loop().create_task(self._storage.metadata.propose(seal))
         # Nobody may be left to look at it: the chain overtook it, or the broker stops.
@@ -173,6 +176,9 @@ class HandingOff:
         known = self._sealed_already(segment)
         if known is not None or self._topic.is_deleted:
             return known or []
+        if seal.move and wanted_move(self._storage, self._topic.state) is None:
+            log.info("the move of %s is off: %s", segment.identity.key, outcome.detail)  # E7: it stays
+            return self._led.handoff.step(steps.ProposalFailed())
         log.error("seal of %s was not applied: %s", segment.identity.key, outcome.detail)
         return await self._propose_later()
 

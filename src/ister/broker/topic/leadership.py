@@ -141,12 +141,14 @@ class Leadership:
             self.lose(f"too few of its replicas answered for {timeout:g} s")
 
     def check_replicas(self, now: float) -> None:
-        """Hand off to a segment with replicas that answer, where a follower is lost for long; and to one with
-        more replicas, where the topic wants more than it has and there are nodes for them."""
+        """Hand off to a segment with replicas that answer, where a follower is lost for long or drained; and
+        to one with more replicas, where the topic wants more than it has and there are nodes for them."""
         led, topic, storage = self._led, self._topic.state, self._storage
         if led.segment is None or not led.handoff.admits:
             return
         lost = led.leading.lost(now, storage.replica_lost_seconds) if led.leading is not None else []
+        drained = storage.metadata.state.drains.members
+        lost += [member for member in topic.open_segment.replicas if member in drained]
         wanted = replicas_of(storage.member, topic.settings.replicas, topic.name, seen_by(storage))
         # One that answers, and whom nobody could stand in for, would only be chosen again.
         if set(lost) - set(wanted) or len(wanted) > len(topic.open_segment.replicas):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 
 from ister.broker.node.storage import Storage
+from ister.broker.topic.steps import Step
 from ister.io.disk import Disk
 from ister.metadata.commands import OpenedSegment
 from ister.metadata.state import SegmentState, TopicState
@@ -26,12 +27,15 @@ async def open_log(
     carried, time_us = state.carried_producers, state.carried_append_time_us
     if state.log_exists:
         return await disk.run(lambda: recover(disk, identity, carried, time_us, cut_at=cut_at))
+    storage.reach(Step.ACCEPTED)
     recovered = await disk.run(lambda: _find_or_create(disk, identity, state))
     try:
+        storage.reach(Step.LOGGED)
         await storage.metadata.propose(OpenedSegment(topic.uid, state.segment, storage.node_id))
     except BaseException:
         close_files(recovered)
         raise
+    storage.reach(Step.OPENED)
     return recovered
 
 

@@ -13,7 +13,7 @@ from ister.broker.node.storage import Storage
 from ister.broker.topic.handing_off import HandingOff
 from ister.broker.topic.known import KnownTopic
 from ister.broker.topic.led_segment import LedSegment
-from ister.broker.topic.sealing import is_past, limits_of
+from ister.broker.topic.sealing import is_past, limits_of, wanted_move
 from ister.errors import IsterError
 from ister.metadata.placement import Why
 
@@ -77,7 +77,9 @@ class RollingOver:
                     await asyncio.sleep(ASK_PAUSE_SECONDS)
         finally:
             self._asking = None
-        if self.limits.are_hard and not self._led.is_over:
+        if self._why is Why.MOVE and wanted_move(self._storage, self._topic.state) is None:
+            self.settings_changed()  # it was cancelled before anything came of it
+        elif self.limits.are_hard and not self._led.is_over:
             self._handing_off.start(self._why)
 
     @property

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ister.broker.node.storage import Storage
 from ister.metadata.commands import AcceptLoss, SealSegment
+from ister.metadata.moves import MoveState
 from ister.metadata.placement import Place, Seen, Why, Wish, place
 from ister.metadata.state import TopicState
 from ister.protocol.codec import MAX_MESSAGE_BYTES
@@ -56,6 +57,7 @@ def make_seal(
 ) -> SealSegment:
     """The seal of the open segment at its true end, with the next leader chosen as of now (H1)."""
     following = next_place(storage, topic, why if segment.failure is None else Why.STORAGE)
+    move = wanted_move(storage, topic)
     producers = segment.producers
     if segment.failure is not None:
         producers = producers.without_records_past(end)
@@ -73,6 +75,7 @@ def make_seal(
         sealed_by=storage.member,
         starts=storage.metadata.starts,
         sealed_at_us=storage.clock.now_us(),
+        move=move.id if move is not None and following.leader == move.target else 0,
         whole=acknowledging(len(topic.open_segment.replicas)),
         forgets=len(carried) < len(producers),
         holders=_holders(storage, segment, end),
@@ -182,12 +185,26 @@ def seen_by(storage: Storage) -> Seen:
         alive={member for member in active if metadata.is_alive(member)},
         wrong_clocks={member for member in active if abs(metadata.clock_error_us(member)) > limit},
         refusing=storage.replication.streams.refusing,
-        unwanted={storage.member} if storage.leaving.is_set() else (),
+        unwanted=metadata.state.drains.members.union([storage.member] if storage.leaving.is_set() else ()),
     )
 
 
+def wanted_move(storage: Storage, topic: TopicState) -> MoveState | None:
+    """The topic's move, if it has not come to its seal yet."""
+    move = storage.metadata.state.moves.of(topic.uid)
+    return move if move is not None and move.is_requested else None
+
+
 def wish_of(storage: Storage, topic: TopicState, why: Why) -> Wish:
-    return Wish(topic.name, topic.settings.replicas, topic.open_segment.leader, storage.member, why)
+    """Whatever ends a segment of a topic that is to move makes the move (H5); one whose move was cancelled
+    meanwhile stays (E7)."""
+    leader, target = topic.open_segment.leader, topic.home
+    move = wanted_move(storage, topic)
+    if move is not None:
+        target = move.target
+    elif why is Why.MOVE:
+        target = leader
+    return Wish(topic.name, topic.settings.replicas, leader, storage.member, why, target)
 
 
 def next_place(storage: Storage, topic: TopicState, why: Why) -> Place:

@@ -14,6 +14,7 @@ error that says why.
     handing_off    how that ends, step by step
     rolling_over   when it is to end
     leadership     its followers, and losing it to a recovery
+    moving         its move to another node, if one is wanted
 
 Fault model: the disk may be full, or fail in a write or a sync; the metadata may not answer, or apply a
 command whose answer is lost. A refusal then means one of two things, and says which. Either the record will
@@ -36,6 +37,7 @@ from ister.broker.topic.known import KnownTopic
 from ister.broker.topic.leadership import Leadership
 from ister.broker.topic.led_segment import FAULT_RETRY_SECONDS, LedSegment
 from ister.broker.topic.life import Stage
+from ister.broker.topic.moving import Moving
 from ister.broker.topic.passing_on import PassedAppend
 from ister.broker.topic.places import Places
 from ister.broker.topic.reads import Reads
@@ -70,6 +72,7 @@ class TopicLog:
         self.handing_off = HandingOff(known, storage, led, self._held, self.release_held)
         self.rolling_over = RollingOver(known, storage, led, self.handing_off)
         self.leadership = Leadership(known, storage, led, self.handing_off, self.rolling_over)
+        self.moving = Moving(known, storage, led, self.rolling_over)
         self.places = Places(known, storage)
         self.reads = Reads(known, storage, self.places, led, self.leadership)
         self.facts = TopicFacts(known, storage, self.reads, led)
@@ -194,6 +197,7 @@ class TopicLog:
         self.leadership.begin()
         self.settings_changed()
         self.release_held()
+        self.moving.look()
 
     def committed(self, segment: Segment) -> None:
         if segment.is_idle:

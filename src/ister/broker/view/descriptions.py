@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ister.broker.topic.topic_log import TopicLog
+from ister.metadata.moves import MoveStage
 from ister.metadata.state import LostRange, SegmentState, TopicState
 from ister.protocol.messages import CopyDescription, SegmentDescription, TopicDescription
 from ister.protocol.peer import node_of
@@ -46,6 +47,7 @@ def describe_topic(
     notes = [*([weak] if weak else []), *topic.led.notes, *([trouble] if trouble else [])]
     if state.open_segment.recovery:
         notes.append(recovery_note(broker, state, standings or {}))
+    notes += move_notes(broker, state)
     notes += map(loss_note, state.lost)
     notes += [note for told in (standings or {}).values() for note in told.notes]
     return TopicDescription(
@@ -101,6 +103,16 @@ def recovery_detail(segment: SegmentState, standings: Mapping[int, Standing]) ->
         if found.segment_uid == segment.uid and found.detail
     }
     return told.get(segment.coordinator) or next(iter(told.values()), "")
+
+
+def move_notes(broker: Broker, topic: TopicState) -> list[str]:
+    """Where it stays, and where it is about to go."""
+    notes = [f"stays on node {node_of(topic.home)}, where it was moved to"] if topic.home else []
+    move = broker.metadata.state.moves.of(topic.uid)
+    if move is not None:
+        stage = MoveStage(move.stage).name.lower()
+        notes.append(f"move {move.id} to node {node_of(move.target)}: {stage}")
+    return notes
 
 
 def loss_note(lost: LostRange) -> str:

@@ -32,6 +32,7 @@ from ister.protocol.peer import node_of
 from ister.quorum import acknowledging
 from ister.replication.copies.completing import Completions
 from ister.replication.copies.copies import Copies
+from ister.replication.copies.draining import drain_step
 from ister.replication.copies.wholeness import Asking, is_whole_at
 from ister.replication.places import Place
 
@@ -60,13 +61,15 @@ class Standing:
     """Those of them that answer, in the order of their numbers."""
     lost: Collection[int]
     """Those of them that have not answered for too long."""
+    drained: Collection[int] = ()
+    """Those of them whose copies are to go elsewhere."""
 
     def is_gone(self, member: int) -> bool:
         return member not in self.active or member in self.lost
 
     def wanted(self, replicas: int) -> int:
         """How many copies there can be now of a segment whose topic wants so many."""
-        return min(replicas, len(self.alive))
+        return min(replicas, sum(member not in self.drained for member in self.alive) or len(self.alive))
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class Change:
     """Who has to copy it first; 0 if nobody comes."""
     confirmed_by: tuple[int, ...] = ()
     """Where nobody comes: who has to say first that its copy is whole."""
+    by_name: bool = False
+    """The metadata judges it by who is known to be whole (C3)."""
 
 
 def change_for(
@@ -97,7 +102,7 @@ def change_for(
     out += [m for m in replicas if m in members.lost]
     present = [m for m in replicas if not members.is_gone(m)]
     if len(present) < members.wanted(wanted):
-        others = [m for m in members.alive if m not in replicas]
+        others = [m for m in members.alive if m not in replicas and m not in members.drained]
         if not others:
             return None
         target = min(others, key=lambda m: (m in avoided, held.get(m, 0), m))
@@ -175,7 +180,8 @@ class Repairs:
         active = metadata.state.active_members
         now, since = self._now(), self._silent_since
         lost = {m for m in active if now - since.get(m, now) >= self._after and not metadata.is_alive(m)}
-        return Standing(frozenset(active), [m for m in active if metadata.is_alive(m)], lost)
+        alive = [m for m in active if metadata.is_alive(m)]
+        return Standing(frozenset(active), alive, lost, metadata.state.drains.members)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -190,7 +196,7 @@ class Repairs:
         self._unconfirmed = {uid: until for uid, until in self._unconfirmed.items() if until > now}
         self._avoided = {member: until for member, until in self._avoided.items() if until > now}
         members = self.standing()
-        alive = frozenset(members.alive)
+        alive = frozenset(members.alive).difference(members.drained)
         needed: dict[int, tuple[TopicState, SegmentState]] = {}
         async for topic, segment in self._segments():
             is_well = len(segment.replicas) == topic.settings.replicas and alive.issuperset(segment.replicas)
@@ -238,14 +244,32 @@ class Repairs:
         """Whether this node could do something for a segment."""
         if not segment.is_sealed or self._node.member not in segment.replicas:
             return False
-        if segment.lost_from == segment.base_offset:  # given up as a whole: there is nothing to copy
-            return False
+        is_drained = any(m in members.drained for m in segment.replicas)
+        if segment.lost_from == segment.base_offset and not is_drained:
+            return False  # given up as a whole: there is nothing to copy
         if not self._node.completions.is_whole(segment.uid):
             return False
         return self._change(topic, segment, members) is not None
 
     def _change(self, topic: TopicState, segment: SegmentState, members: Standing) -> Change | None:
         """What is to be done, if this node may do it: whoever is to go leaves that to those who stay."""
+        own, held, drained = self._node.member, self._held, members.drained
+        if any(m in drained for m in segment.replicas):
+            step = drain_step(
+                segment,
+                topic.settings.replicas,
+                drained,
+                members.alive,
+                members.active,
+                held,
+                self._avoided.keys(),
+            )
+            if step is None:
+                return None
+            others = [m for m in segment.replicas if m in members.alive and m not in drained]
+            if own in drained and any(map(segment.is_whole_at, others)):
+                return None
+            return Change(segment.replicas, step[0], step[1], by_name=True)
         change = change_for(
             segment.replicas,
             topic.settings.replicas,
@@ -258,7 +282,8 @@ class Repairs:
 
     def _is_turn(self, segment: SegmentState, members: Standing) -> bool:
         """The first replica that answers begins; whoever comes after it does if that was to no avail."""
-        order = [m for m in segment.replicas if m in members.alive]
+        order = [m for m in segment.replicas if m in members.alive and m not in members.drained]
+        order = order if self._node.member in order else [self._node.member]
         place = order.index(self._node.member) if self._node.member in order else len(order)
         return self._now() - self._needed_since[segment.uid] >= place * TURN_SECONDS
 
@@ -306,8 +331,14 @@ class Repairs:
                     return False
         if not self._still_holds(place, change):
             return False
+        whole = list(segment.whole) if change.by_name else None
         command = SetReplicas(
-            topic_uid, segment.segment, change.expected, change.replicas, len(change.confirmed_by)
+            topic_uid,
+            segment.segment,
+            change.expected,
+            change.replicas,
+            len(change.confirmed_by),
+            expected_whole=whole,
         )
         outcome = await self._node.metadata.propose(command)
         fields = {
