@@ -116,6 +116,41 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
         size("How fast this broker reads what it has, to find rotten records; 0 does not look.", 0, TIB),
     ] = 8 * MIB
 
+    balance: Annotated[
+        str,
+        Spec(
+            Kind.CHOICE,
+            "Whether topics move by themselves so that nodes carry alike: `fair` counts topics, `weighted` "
+            "bytes in and out, `balanced` topics, CPU and memory.",
+            choices=("off", "fair", "balanced", "weighted"),
+        ),
+    ] = "off"
+    balance_threshold_percent: Annotated[
+        int,
+        count(
+            "Topics are moved while the nodes' burdens vary by more than this, in percent of their mean.",
+            1,
+            1000,
+        ),
+    ] = 30
+    balance_cooldown_ms: Annotated[
+        int, duration("The pause between two rounds of such moves.", 0, 24 * HOUR_MS)
+    ] = 60_000
+    balance_moves_per_hour: Annotated[
+        int, count("So many topics are moved in an hour at most.", 1, 10_000)
+    ] = 10
+    balance_min_topic_age_ms: Annotated[
+        int,
+        duration("A topic that is younger, or was moved so lately, stays where it is.", 0, 24 * HOUR_MS),
+    ] = 300_000
+    balance_exclude: Annotated[
+        str,
+        text(
+            "Topics that are not moved by themselves: full names, with commas, `*` for any part.",
+            may_be_empty=True,
+        ),
+    ] = ""
+
     def check_cluster(self) -> None:
         """What no single field shows: values that contradict each other."""
         try:

@@ -38,7 +38,7 @@ from ister.protocol.messages import (
     StatsAnswer,
     TopicDescription,
 )
-from ister.protocol.moves import DrainDescription, MoveDescription
+from ister.protocol.moves import BalanceAnswer, DrainDescription, MoveDescription
 from ister.protocol.recovery import TopicRecovery
 
 if TYPE_CHECKING:
@@ -229,6 +229,9 @@ class Log:
 
     def activate_node(self, node_id: int) -> DrainDescription:
         return self._run(self._log.activate_node(node_id))
+
+    def balance(self, *, dry_run: bool = False, strategy: str = "") -> BalanceAnswer:
+        return self._run(self._log.balance(dry_run=dry_run, strategy=strategy))
 
     def control(self, action: str, secret: str, topic: str = "", count: int = 1) -> None:
         self._run(self._log.control(action, secret, topic, count))

@@ -77,6 +77,9 @@ def test_every_answer_is_on_the_page_with_its_fields_in_order() -> None:
         recovery.LostRecords,
         moves.MoveDescription,
         moves.DrainDescription,
+        moves.LoadReport,
+        moves.BalanceAnswer,
+        moves.NodeBurden,
     ]
     for answer in answers:
         fields = ", ".join(f"`{field}`" for field in answer.__struct_fields__)

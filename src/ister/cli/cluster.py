@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ister.cli.common import QUICK, Whole, ask_broker, client_options, duration, pass_terminal, said_of
-from ister.cli.lazy import LazyGroup
+from ister.cli.lazy import LazyCommand, LazyGroup
 from ister.cli.terminal import Paint, Terminal
 from ister.errors import IsterError
 
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from ister.protocol.messages import ClusterAnswer, ClusterNode
 
 
-@click.group(cls=LazyGroup)
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "balance": LazyCommand("ister.cli.balance:balance", "Move topics so that nodes carry alike."),
+    },
+)
 @client_options
 def cluster() -> None:
     """How the cluster is, what is wrong with it, and who leads its metadata.

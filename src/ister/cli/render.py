@@ -91,6 +91,8 @@ class TopicDetail(NamedTuple):
             ("producers", grouped(found.producers)),
             ("uid", str(found.uid)),
         ]
+        if found.resumed:
+            facts.append(("resumed", found.resumed))
         lines = [paint("bold", found.topic), *pairs(facts, paint), "", paint("bold", "Settings")]
         lines += pairs(settings_with_copies(found), paint)
         if found.notes:
@@ -112,6 +114,7 @@ def topic_object(found: TopicDescription) -> dict[str, Any]:
         "producers": found.producers,
         "settings": {name: getattr(found.settings, name) for name in TOPIC_SETTINGS},
         "notes": found.notes,
+        "resumed": found.resumed,
     }
 
 

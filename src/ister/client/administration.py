@@ -57,6 +57,8 @@ from ister.protocol.messages import (
 )
 from ister.protocol.moves import (
     ActivateNode,
+    Balance,
+    BalanceAnswer,
     CancelMove,
     DrainDescription,
     DrainNode,
@@ -337,6 +339,12 @@ class Administration:
         header = encode_header(ActivateNode(node_id))
         answer = await self.call(f"activating node {node_id}", Kind.ACTIVATE_NODE, header)
         return decode_header(DrainDescription, answer.header)
+
+    async def balance(self, *, dry_run: bool = False, strategy: str = "") -> BalanceAnswer:
+        """Move topics so that nodes carry alike, or with `dry_run` say which would be moved. A repeat finds
+        moves that are under way, and moves nothing twice."""
+        answer = await self.call("balancing", Kind.BALANCE, encode_header(Balance(dry_run, strategy)))
+        return decode_header(BalanceAnswer, answer.header or answer.payload)
 
     async def control(self, action: str, secret: str, topic: str = "", count: int = 1) -> None:
         """For tests: let the broker that is asked misbehave; refused unless it has `test_controls` on."""

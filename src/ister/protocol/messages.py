@@ -45,6 +45,8 @@ class Kind(IntEnum):
     CANCEL_MOVE = 42
     DRAIN_NODE = 43
     ACTIVATE_NODE = 44
+    LOAD = 45
+    BALANCE = 46
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True):
@@ -335,6 +337,8 @@ class TopicDescription(Message, frozen=True):
     end_is_known: bool = True
     """False if its leader did not answer: its end and size are the least that they can be, by what the node
     that answers knows."""
+    resumed: str = ""
+    """Where its leader went on when it opened the segment, and why (E6); empty if it has not."""
 
 
 class RecoverTopic(Message, frozen=True):

@@ -89,3 +89,49 @@ class DrainDescription(Message, frozen=True):
     """Moves away from it that are under way."""
     detail: str = ""
     """What stands in the way."""
+
+
+class LoadReport(Message, frozen=True):
+    """What a node carries, as of its last look, at most 30 s ago."""
+
+    member: int
+    topics: list[tuple[int, float]]
+    """Those that it leads: their uids, and how many bytes were appended to each a second."""
+    bytes_in: float
+    """A second, from clients."""
+    bytes_out: float
+    cpu: float
+    """1.0 is one core that is busy all the time."""
+    memory_bytes: int
+    disk_free_bytes: int
+
+
+class Balance(Message, frozen=True):
+    """Move topics so that nodes carry alike; `dry_run` only says which."""
+
+    dry_run: bool = False
+    strategy: str = ""
+    """`fair`, `balanced` or `weighted`; empty is what the node that is asked is set to, or `fair`."""
+
+
+class NodeBurden(Message, frozen=True):
+    node_id: int
+    topics: int
+    bytes_in: float
+    bytes_out: float
+    cpu: float
+    memory_bytes: int
+    disk_free_bytes: int
+    burden: float
+    """By the strategy."""
+
+
+class BalanceAnswer(Message, frozen=True):
+    strategy: str
+    threshold: float
+    before: float
+    """The coefficient of variation of the burdens: nothing is moved unless it is above the threshold."""
+    after: float
+    """What it would be after the moves."""
+    nodes: list[NodeBurden]
+    moves: list[MoveDescription]

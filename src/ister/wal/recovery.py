@@ -47,6 +47,9 @@ log = logging.getLogger("ister.wal.recovery")
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 
+NEW = "new"
+"""The source of a log that was made just now."""
+
 
 @dataclass(frozen=True)
 class SegmentIdentity:
@@ -123,7 +126,7 @@ def create(
         opened.pop_all()
     table = ProducerTable(carried)
     return Recovered(
-        file, side, 0, SparseIndex(), table, 0, identity.base_offset, last_append_time_us, source="new"
+        file, side, 0, SparseIndex(), table, 0, identity.base_offset, last_append_time_us, source=NEW
     )
 
 

@@ -87,6 +87,8 @@ class Requests:
             Kind.CANCEL_MOVE: self._cancel_move,
             Kind.DRAIN_NODE: self._drain_node,
             Kind.ACTIVATE_NODE: self._activate_node,
+            Kind.LOAD: self._load,
+            Kind.BALANCE: self._balance,
         }
 
     async def answer(self, connection: Connection, kind: int, correlation: int, header: bytes) -> None:
@@ -321,6 +323,13 @@ class Requests:
     async def _activate_node(self, connection: Connection, correlation: int, header: bytes) -> None:
         request = decode_message(moves.ActivateNode, header)
         self.respond(connection, correlation, await self._broker.drains.activate(request))
+
+    async def _load(self, connection: Connection, correlation: int, header: bytes) -> None:
+        self.respond(connection, correlation, self._broker.balancing.report())
+
+    async def _balance(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(moves.Balance, header)
+        self.respond(connection, correlation, await self._broker.balancing.balance(request))
 
     async def _control(self, connection: Connection, correlation: int, header: bytes) -> None:
         controls.carry_out(self._broker, decode_message(messages.Control, header), connection.peer)

@@ -15,6 +15,7 @@ import msgspec
 from ister.background import Background
 from ister.broker.forward.forwarding import Forwarder
 from ister.broker.node.applying import Applying
+from ister.broker.node.balancing import NodeBalancing
 from ister.broker.node.data_directory import DirectoryIdentity, claim_directory
 from ister.broker.node.drains import NodeDrains
 from ister.broker.node.moves import NodeMoves
@@ -108,6 +109,7 @@ class Broker:
         self.pins = Pins(self)
         self.moves = NodeMoves(self)
         self.drains = NodeDrains(self)
+        self.balancing = NodeBalancing(self)
         self._background = Background(self._fatal)
         self._has_metadata = False
         self._may_lead = asyncio.Event()
@@ -236,6 +238,7 @@ class Broker:
         self.spawn(self.upkeep.monitor(), vital=True)
         self.spawn(self.moves.run(), vital=True)
         self.spawn(self.drains.run(), vital=True)
+        self.spawn(self.balancing.run(), vital=True)
 
     async def _begin_to_lead(self) -> None:
         await first_of(self.metadata.announced, self._failed)

@@ -13,11 +13,13 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ister.broker.clients.server import Server
+from ister.broker.node.balancing import Usage
 from ister.broker.node.broker import Broker
 from ister.config import BrokerConfig
 from ister.errors import AddressInUse, DataDirectoryError, IsterError
@@ -129,6 +131,7 @@ async def start(
     broker = Broker(config, disk, SystemClock(), network, on_fatal=on_fatal, store=store)
     server = Server(broker, network, read_rss)
     broker.commits.after_cycle = server.flush
+    broker.balancing.usage = read_usage
     try:
         await _check_ports(network, config)
         await broker.start()
@@ -189,6 +192,11 @@ def _serve_metrics(broker: Broker, config: BrokerConfig) -> tuple[Any, threading
             f"{config.admin_host}:{config.admin_port} is already in use by another process",
             hint="Choose another port for metrics with --admin-port; 0 takes any free one, -1 is off.",
         ) from error
+
+
+def read_usage() -> Usage:
+    """What this process uses of the machine."""
+    return Usage(time.process_time(), read_rss())
 
 
 def read_rss() -> int:

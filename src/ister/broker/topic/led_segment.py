@@ -22,12 +22,13 @@ from ister.broker.topic.held import HeldAppends
 from ister.broker.topic.known import KnownTopic
 from ister.broker.topic.life import HAS_SEGMENT, Event, Life, Stage
 from ister.broker.topic.log_opening import close_files, describe_cut, log_opened, open_log
+from ister.broker.topic.resuming import Resumed, resume
 from ister.broker.topic.sealing import has_other_nodes, make_empty_seal
 from ister.broker.topic.unrecovered import WAITS_HINT, Unrecovered
 from ister.errors import IsterError, NotLeader, ShuttingDown, StorageFailed, invariant
 from ister.protocol.peer import node_of
 from ister.replication.stream.leader import Leading
-from ister.wal.recovery import Recovered, SegmentIdentity
+from ister.wal.recovery import NEW, Recovered, SegmentIdentity
 from ister.wal.segment import FsyncPolicy, Owner, Segment
 
 log = logging.getLogger("ister.broker.topic")
@@ -74,6 +75,8 @@ class LedSegment:
         """Why it could not be opened, until it is. Raise a copy of it (`again`)."""
         self.notes: deque[str] = deque(maxlen=NOTES_KEPT)
         """What people should know of this log's past: the last cuts that recovery found necessary."""
+        self.resumed: Resumed | None = None
+        """Where the segment that was opened last went on, and why (E6)."""
         self.opening: asyncio.Task[None] | None = None
         self.turned = asyncio.Event()
         """Set, and replaced, whenever those who wait for the open segment should look again."""
@@ -241,7 +244,6 @@ class LedSegment:
         self, identity: SegmentIdentity, recovered: Recovered, failed: Segment | None, cut_at: int | None
     ) -> bool:
         """Whether it is still wanted."""
-        log_opened(identity, recovered)
         if recovered.cut_bytes and cut_at is None:  # else it cut what this process wrote and refused: no news
             note = describe_cut(identity, recovered)
             log.warning("%s", note)
@@ -255,6 +257,8 @@ class LedSegment:
             return False
         if failed is not None:
             failed.close()
+        self.resumed = resume(topic, None if recovered.source == NEW else recovered.end_offset)
+        log_opened(identity, recovered, self.resumed)
         segment = self.segment = Segment(
             identity,
             recovered,

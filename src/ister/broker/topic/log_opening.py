@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 
 from ister.broker.node.storage import Storage
+from ister.broker.topic.resuming import Resumed
 from ister.broker.topic.steps import Step
 from ister.io.disk import Disk
 from ister.metadata.commands import OpenedSegment
@@ -56,9 +57,11 @@ def close_files(recovered: Recovered) -> None:
     recovered.side.close()
 
 
-def log_opened(identity: SegmentIdentity, recovered: Recovered) -> None:
+def log_opened(identity: SegmentIdentity, recovered: Recovered, resumed: Resumed) -> None:
     fields = {
         "segment": identity.key,
+        "reason": resumed.reason,
+        "why": resumed.detail,
         "source": recovered.source,
         "base": identity.base_offset,
         "end": recovered.end_offset,

@@ -62,6 +62,7 @@ def describe_topic(
         notes=notes,
         lost=sum(map(_lost, state.segments)) if state.lost else 0,
         end_is_known=topic.facts.end_is_known,
+        resumed=str(topic.led.resumed) if topic.leads and topic.led.resumed is not None else "",
     )
 
 
