@@ -16,6 +16,7 @@ END: Final = "<!-- figures:end -->"
 UNSYNCED: Final = "_unsynced"
 SPARK_NAMES: Final = {
     "ister": "**Ister**",
+    "ister_at_least_once": "**Ister**, delivery=at-least-once, which is what Kafka's connector promises",
     "parquet": "Parquet, zstd",
     "kafka_one": "Kafka, one partition",
     "kafka_one_split": "Kafka, one partition, minPartitions 2",
