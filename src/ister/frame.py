@@ -182,6 +182,12 @@ class Frame:
         body = self.body
         return body if header.codec == _UNPACKED else decompress(header.codec, body, limit)
 
+    @property
+    def unpacked_size(self) -> int:
+        """How many bytes its body has before compression, by what it says of itself."""
+        header = self.header
+        return header.body_size if header.codec == _UNPACKED else unpacked_size(self.body, FRAME_LIMIT)
+
     def records(self, limit: int = DEFAULT_LIMIT) -> list[Record]:
         header = self.header
         base = header.base_offset

@@ -131,6 +131,7 @@ class Log:
         last: int | None = None,
         max_bytes: int = 1024 * 1024,
         read_from: str = "leader",
+        uid: int = 0,
     ) -> Reader:
         reader = self._log.read(
             topic,
@@ -140,6 +141,7 @@ class Log:
             last=last,
             max_bytes=max_bytes,
             read_from=read_from,
+            uid=uid,
         )
         return Reader(self._open_portal(), reader)
 
@@ -172,8 +174,8 @@ class Log:
     def list_topics(self, prefix: str = "") -> list[TopicDescription]:
         return self._run(self._log.list_topics(prefix))
 
-    def offsets_at(self, topic: str, place: str | int | datetime) -> int:
-        return self._run(self._log.offsets_at(topic, place))
+    def offsets_at(self, topic: str, place: str | int | datetime, *, uid: int = 0) -> int:
+        return self._run(self._log.offsets_at(topic, place, uid=uid))
 
     def ends_of(self, uids: Mapping[str, int]) -> dict[str, int | None]:
         return self._run(self._log.ends_of(uids))

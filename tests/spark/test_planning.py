@@ -174,7 +174,7 @@ class FakeLog:
             uid=1, start_offset=self.start, end_offset=self.end, segments=segments, end_is_known=True
         )
 
-    def read(self, topic: str, *, start: int, end: int, max_bytes: int) -> Any:
+    def read(self, topic: str, *, start: int, end: int, max_bytes: int, uid: int) -> Any:
         return SimpleNamespace(frames=lambda: self._frames(start, end))
 
     def _frames(self, start: int, end: int) -> Iterator[Frame]:

@@ -243,11 +243,13 @@ class Administration:
         answer = await self.call("listing topics", Kind.LIST_TOPICS, encode_header(ListTopics(prefix)))
         return decode_header(TopicList, answer.header or answer.payload).topics
 
-    async def offsets_at(self, topic: str, place: str | int | datetime) -> int:
+    async def offsets_at(self, topic: str, place: str | int | datetime, *, uid: int = 0) -> int:
         """The offset at `earliest`, `latest`, or of the first record appended at or after a time
-        (a datetime, or microseconds since 1970); the end of the topic where there is no such record."""
+        (a datetime, or microseconds since 1970); the end of the topic where there is no such record. With
+        `uid`, only of the topic that has it."""
         name = normalise_topic(topic)
-        header = encode_header(ListOffsets(name, [wire_place(place)], self._routes.known_index(name)))
+        index = self._routes.known_index(name)
+        header = encode_header(ListOffsets(name, [wire_place(place)], index, topic_uid=uid))
         answer = await self.call(f"finding offsets of {name}", Kind.LIST_OFFSETS, header, name)
         return decode_header(ListOffsetsAnswer, answer.header).offsets[0]
 

@@ -182,10 +182,11 @@ class Log(Administration):
         self._sequencers[topic] = sequencer
         return sequencer
 
-    def sequencer(self, topic: str, identity: Identity | None = None) -> Sequencer:
+    def sequencer(self, topic: str, identity: Identity | None = None, *, uid: int = 0) -> Sequencer:
         """For programs that make frames by themselves: up to 8 on their way, each appended once (A5), under
-        an `identity` of theirs or a new one. It is theirs to close, before this log."""
-        return self._sequencer(topic, MAX_WINDOW, identity=identity)
+        an `identity` of theirs or a new one; with `uid` to the topic that has it, and no other that has its
+        name by then. It is theirs to close, before this log."""
+        return self._sequencer(topic, MAX_WINDOW, identity=identity, uid=uid)
 
     @property
     def told_index(self) -> int:
@@ -200,6 +201,7 @@ class Log(Administration):
         idempotent: bool = True,
         producer: Producer | None = None,
         identity: Identity | None = None,
+        uid: int = 0,
     ) -> Sequencer:
         return Sequencer(
             topic,
@@ -211,6 +213,7 @@ class Log(Administration):
             retry_deadline_s=self._retry_deadline_s,
             on_settled=producer.settled if producer is not None else None,
             identity=identity,
+            uid=uid,
         )
 
     def read(
@@ -223,6 +226,7 @@ class Log(Administration):
         last: int | None = None,
         max_bytes: int = 1024 * 1024,
         read_from: str = "leader",
+        uid: int = 0,
     ) -> Reader:
         """Read from `start` (`earliest`, `latest`, an offset, a time) or the `last` so many records: fewer,
         if the first of those offsets were given up, for it then begins behind them.
@@ -232,6 +236,8 @@ class Log(Administration):
 
         `read_from="any"` lets any replica answer for the segment that is being appended to, too: with what
         is committed, which a follower hears within 50 ms. Where the topic ends is still asked of the leader.
+
+        With `uid` only the topic that has it is read, and `UnknownTopic` raised where another has its name.
         """
         name = normalise_topic(topic)
         key = reading_key(name, read_from)
@@ -247,6 +253,7 @@ class Log(Administration):
             on_behind=lambda: self._routes.failed(key, NotLeader(f"an older end of {name} was told")),
             min_index=lambda: self._routes.known_index(name),
             read_from=read_from,
+            uid=uid,
         )
 
     async def delete_topic(self, topic: str) -> None:

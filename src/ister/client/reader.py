@@ -117,9 +117,10 @@ class Reader:
         on_behind: Callable[[], None] = lambda: None,
         min_index: Callable[[], int] = lambda: 0,
         read_from: str = "leader",
+        uid: int = 0,
     ) -> None:
         """`served_by` is told which node had the records, `on_behind` that the one asked knows of less than
-        was seen; `min_index` is what a node must know to answer."""
+        was seen; `min_index` is what a node must know to answer. With `uid`, only the topic that has it."""
         if last is not None and (last < 0 or start != "earliest"):
             raise BadRequest(
                 f"last={last} with start={start!r}", hint="Give either a start or last=N, N from 0."
@@ -144,8 +145,9 @@ class Reader:
         self._read_from = read_from
         self._end_seen = 0
         """The furthest end that any node has told: another one may not know of it yet."""
-        self._topic_uid = 0
-        """Of the topic that was read so far: one made again under its name is not taken for it (I3)."""
+        self._topic_uid = uid
+        """Of the topic that is meant, or was read so far: one made again under its name is not taken for it
+        (I3)."""
 
     def __aiter__(self) -> AsyncIterator[Record]:
         return self._records()
@@ -225,7 +227,7 @@ class Reader:
         answer = await self._call(
             f"finding offsets of {self.topic}",
             Kind.LIST_OFFSETS,
-            encode_header(ListOffsets(self.topic, list(at), self._min_index())),
+            encode_header(ListOffsets(self.topic, list(at), self._min_index(), topic_uid=self._topic_uid)),
             self.topic,
         )
         return decode_header(ListOffsetsAnswer, answer.header).offsets

@@ -81,9 +81,10 @@ class Sequencer:
         retry_deadline_s: float,
         on_settled: Callable[[Batch], None] | None = None,
         identity: Identity | None = None,
+        uid: int = 0,
     ) -> None:
         """With an `identity` of the caller's, a frame that fails for good is the end of it: none is taken to
-        go on without it."""
+        go on without it. With `uid` only the topic that has it is appended to, and none is made."""
         if not 1 <= window <= MAX_WINDOW:
             raise ConfigError(f"max_in_flight is {window}", hint=f"Choose 1 to {MAX_WINDOW}.")
         self.topic = normalise_topic(topic)
@@ -112,6 +113,7 @@ class Sequencer:
         self._producer_id = 0
         self._sequence = 0
         self._given = identity
+        self._uid = uid
         self._take_identity()
 
     @property
@@ -251,7 +253,7 @@ class Sequencer:
         terms = batch.min_index, batch.expected_offset, told_index
         if terms != self._header_terms:
             self._header_terms = terms
-            self._header = encode_header(Append(self.topic, *terms))
+            self._header = encode_header(Append(self.topic, *terms, self._uid))
         connection.send(Kind.APPEND, self._header, batch.frame, batch, timeout_s)
 
     def acknowledged(self, batch: Batch, answer: AppendAnswer) -> None:

@@ -72,11 +72,16 @@ class _RangeReader:
 
     def _frames_to(self, end: int, there: TopicDescription) -> Iterator[Frame]:
         before = self._offset
-        topic = self._wanted.topic
+        topic, uid = self._wanted.topic, self._wanted.uid
+        reader = self._found.read(topic, start=before, end=end, max_bytes=FETCH_BYTES, uid=uid)
         try:
-            for frame in self._found.read(topic, start=before, end=end, max_bytes=FETCH_BYTES).frames():
+            for frame in reader.frames():
                 yield frame
                 self._offset = frame.header.end_offset
+        except UnknownTopic as error:
+            # Each fetch carries the uid: another topic with this name is not read for a single frame (I3).
+            self._skip_to(self._wanted.end, error.message, UnknownTopic)
+            return
         except OffsetOutOfRange as error:
             # Trimmed a moment ago, most likely: the next look at the topic says where it begins now.
             if self._offset == before:

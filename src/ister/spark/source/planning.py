@@ -61,7 +61,7 @@ def described(found: sync.Log, topic: str) -> TopicDescription:
     """The topic as it is now. A description may be of an earlier moment if the node that leads is down; the
     end must not."""
     there = found.describe_topic(topic)
-    return msgspec.structs.replace(there, end_offset=found.offsets_at(topic, "latest"))
+    return msgspec.structs.replace(there, end_offset=found.offsets_at(topic, "latest", uid=there.uid))
 
 
 def offset_at(found: sync.Log, there: TopicDescription, place: Place) -> int:
@@ -70,7 +70,7 @@ def offset_at(found: sync.Log, there: TopicDescription, place: Place) -> int:
         return place
     if not isinstance(place, Moment):
         return there.start_offset if place == "earliest" else there.end_offset
-    at = found.offsets_at(there.topic, place.time_us)
+    at = found.offsets_at(there.topic, place.time_us, uid=there.uid)
     if at >= there.end_offset and place.must_be_there:
         when = datetime.fromtimestamp(place.time_us / 1e6, UTC).isoformat()
         raise ConfigError(

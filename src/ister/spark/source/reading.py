@@ -1,4 +1,9 @@
-"""One task's share of a topic as Arrow record batches, complete or said not to be."""
+"""One task's share of a topic as Arrow record batches, complete or said not to be.
+
+Memory is bounded, however large the share: by what the reader has fetched ahead (three fetches of
+`FETCH_BYTES`, or three frames where those are larger), and by one batch, which is handed on as soon as its
+records take `BATCH_BYTES` unpacked, or one frame where that is larger.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +22,7 @@ from ister.spark.schema import APPEND_TIME, EVENT_TIME
 
 BATCH_RECORDS: Final = 10_000
 BATCH_BYTES: Final = 8 * 1024 * 1024
+"""Of frames before compression: what their columns take in memory."""
 
 _FROM_FRAMES: Final = ("key", "value", "offset", "timestamp", "headers")
 
@@ -67,7 +73,7 @@ class _Builder:
     def add(self, frame: Frame) -> None:
         self.frames.append(frame)
         self._count += frame.header.count
-        self._bytes += frame.header.size
+        self._bytes += frame.unpacked_size
 
     @property
     def is_full(self) -> bool:
