@@ -180,3 +180,37 @@ def test_a_frame_that_fails_for_good_ends_an_identity_of_the_callers() -> None:
             assert await read_all(log, "t") in ([b"0"], [])
 
     run_story(story)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_append_for_one_topic_is_taken_by_no_other_through_any_node(again: bool) -> None:
+    """I3: a producer's first frame would be taken by whichever topic has the name, or make one."""
+
+    async def story(world: World) -> None:
+        async with world.connect(1) as one, world.connect(2) as two, world.connect(3) as three:
+            uid = (await one.create_topic("t")).uid
+            for at, log in enumerate((one, two, three)):
+                sequencer = log.sequencer("t", uid=uid)
+                assert await sequencer.put_frame(frame_of(b"old")).wait(0) == at
+                sequencer.close(IsterError("done"))
+            await two.delete_topic("t")
+            if again:
+                await three.append("t", [b"new"])
+            for log in (one, two, three):
+                sequencer = log.sequencer("t", Identity(7, 0), uid=uid)
+                batches = [sequencer.put_frame(frame_of(b"late")) for _ in range(3)]
+                for batch in batches:
+                    with pytest.raises(UnknownTopic):
+                        await batch.wait(0)
+            if again:
+                assert await read_all(one, "t") == [b"new"]
+            else:
+                assert await one.list_topics("default/") == []
+
+    run_story(story)
+
+
+def frame_of(value: bytes) -> Frame:
+    found = decode(encode([value]))
+    assert isinstance(found, Frame)
+    return found

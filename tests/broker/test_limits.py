@@ -438,7 +438,7 @@ def test_a_header_with_fields_of_a_later_version_is_understood_and_not_hoarded(t
     async def scenario(node: Node) -> None:
         client = await node.connect()
         for number in range(20):
-            header = msgspec.msgpack.encode(["t", 0, -1, 0, "later", b"%d" % number * 20_000])
+            header = msgspec.msgpack.encode(["t", 0, -1, 0, 0, "later", b"%d" % number * 20_000])
             frame = frame_of(b"x")
             client.send(
                 PREFIX.pack(8 + len(header) + len(frame), number, Kind.APPEND, len(header)), header, frame

@@ -101,6 +101,9 @@ class Append(Message, frozen=True):
     """Of a producer's first frame, with sequence 0: a metadata index that the client had been told before it
     sent the frame for the first time (A5). A log that has forgotten producers since cannot know whether it
     has the frame."""
+    topic_uid: int = 0
+    """Append only to the topic that has this uid, and never to one that was made again under its name, or is
+    made for this (I3); 0 is whichever has the name."""
 
 
 class Fetch(Message, frozen=True):

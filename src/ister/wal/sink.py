@@ -25,14 +25,16 @@ class OnlyIf:
     node, or sent on to the next leader after a survivor cut it off (H2).
     """
 
-    __slots__ = ("_sink", "offset", "told_index")
+    __slots__ = ("_sink", "offset", "told_index", "topic_uid")
 
-    def __init__(self, sink: Sink, offset: int | None, told_index: int) -> None:
+    def __init__(self, sink: Sink, offset: int | None, told_index: int, topic_uid: int = 0) -> None:
         self._sink = sink
         self.offset = offset
         """It gets this offset; None if any will do."""
         self.told_index = told_index
         """If it is a producer's first: the log has forgotten nobody since this index of the metadata (A5)."""
+        self.topic_uid = topic_uid
+        """It is appended to this topic; 0 if to whichever has the name (I3)."""
 
     def appended(self, token: int, base_offset: int, append_time_us: int, leader: int = 0) -> None:
         self._sink.appended(token, base_offset, append_time_us, leader)

@@ -229,11 +229,13 @@ class Server:
         request = decode_message(messages.Append, header)
         name = normalise_topic(request.topic)
         offset = None if request.expected_offset == messages.ANY_OFFSET else request.expected_offset
-        is_conditional = offset is not None or request.told_index > 0
-        sink = OnlyIf(connection, offset, request.told_index) if is_conditional else connection
+        uid = request.topic_uid
+        is_conditional = offset is not None or request.told_index > 0 or uid > 0
+        sink = OnlyIf(connection, offset, request.told_index, uid) if is_conditional else connection
         started = connection.last_received
-        if request.min_index > self.broker.metadata.state.applied_index or self._waiting_for[name]:
-            self._append_when_applied(request.min_index, name, frame, found, sink, token, started)
+        is_behind = request.min_index > self.broker.metadata.state.applied_index
+        if is_behind or self._waiting_for[name] or (uid and not self.broker.has_topic(name, uid)):
+            self._append_when_applied(request.min_index, uid, name, frame, found, sink, token, started)
             return
         self.broker.append(name, frame, found, sink, token, started)
         topic = self.broker.takes_appends(name)
@@ -245,6 +247,7 @@ class Server:
     def _append_when_applied(
         self,
         index: int,
+        uid: int,
         name: str,
         frame: bytearray | memoryview,
         found: FrameHeader,
@@ -252,13 +255,16 @@ class Server:
         token: int,
         started: float,
     ) -> None:
-        """Another node knows of a handoff to this one, and this one does not yet (H3). Those for one topic go
-        on in the order in which they came: who comes while another waits goes behind it."""
+        """Another node knows of a handoff to this one, and this one does not yet (H3); or the topic that is
+        meant is not known here. Those for one topic go on in the order in which they came: who comes while
+        another waits goes behind it."""
         broker = self.broker
 
         async def work() -> None:
             try:
                 await broker.metadata.wait_applied(index, broker.config.max_held_ms / 1000)
+                if uid:
+                    await broker.find_same(name, uid)
                 broker.append(name, frame, found, sink, token, started)
             except RequestTimeout as error:
                 sink.refused(token, NotLeader(f"nothing was appended: {error.message}"))

@@ -30,7 +30,7 @@ from ister.broker.node.storage import Storage
 from ister.broker.node.upkeep import Upkeep
 from ister.broker.topic.creation import Creation
 from ister.broker.topic.held import HeldAppend
-from ister.broker.topic.known import segment_path
+from ister.broker.topic.known import another_topic, segment_path
 from ister.broker.topic.steps import Step
 from ister.broker.topic.topic_log import TopicLog
 from ister.broker.view.descriptions import ask_about, describe_topic
@@ -372,6 +372,11 @@ class Broker:
         """The topic, if an append may go straight to it: none that came earlier waits for its creation."""
         return None if self._stopping or self._creation.is_awaited(name) else self.topics.get(name)
 
+    def has_topic(self, name: str, uid: int) -> bool:
+        """Whether the topic of this uid has the name, as far as this node knows."""
+        topic = self.topics.get(name)
+        return topic is not None and topic.state.uid == uid
+
     # Topics.
 
     async def find(self, name: str, min_index: int = 0) -> TopicLog:
@@ -396,7 +401,7 @@ class Broker:
             await self.metadata.read_index(LOOKUP_SECONDS)
             topic = await self.find(name)
         if topic.state.uid != uid:
-            raise UnknownTopic(f"topic {name} with uid {uid} was deleted; the one that is there is another")
+            raise another_topic(name, uid)
         return topic
 
     async def create_topic(self, name: str, settings: dict[str, int | str], *, if_absent: bool) -> TopicLog:
@@ -426,7 +431,7 @@ class Broker:
         except RequestTimeout as error:
             raise NotLeader(f"nothing was deleted: {error.message}") from error
         if uid not in (0, topic.state.uid):
-            raise UnknownTopic(f"topic {name} with uid {uid} was deleted; the one that is there is another")
+            raise another_topic(name, uid)
         # One that is stale was deleted meanwhile: by another, or by an earlier attempt of this very call.
         return (await self.metadata.propose(DeleteTopic(topic.state.uid))).index
 

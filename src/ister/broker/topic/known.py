@@ -55,3 +55,8 @@ def identity_of(topic: TopicState, segment: SegmentState) -> SegmentIdentity:
 
 def segment_path(topic_uid: int, segment: SegmentState) -> str:
     return f"segments/{topic_uid:016d}/{segment.segment:08d}-{segment.uid:016d}"
+
+
+def another_topic(name: str, uid: int) -> UnknownTopic:
+    """Somebody asks for the topic of this uid, and another one has its name now (I3)."""
+    return UnknownTopic(f"topic {name} with uid {uid} was deleted; the one that is there is another")

@@ -33,7 +33,7 @@ from ister.broker.topic import handoff as steps
 from ister.broker.topic.facts import TopicFacts
 from ister.broker.topic.handing_off import HandingOff
 from ister.broker.topic.held import HeldAppend, HeldAppends
-from ister.broker.topic.known import KnownTopic
+from ister.broker.topic.known import KnownTopic, another_topic
 from ister.broker.topic.leadership import Leadership
 from ister.broker.topic.led_segment import FAULT_RETRY_SECONDS, LedSegment
 from ister.broker.topic.life import Stage
@@ -96,6 +96,8 @@ class TopicLog:
         self, frame: bytearray | memoryview, header: FrameHeader, sink: Sink, token: int, started: float
     ) -> None:
         """Take the frame or raise, at once; the sink hears the rest. No await on this path (A4)."""
+        if type(sink) is OnlyIf and sink.topic_uid not in (0, self.state.uid):
+            raise another_topic(self.state.name, sink.topic_uid)
         if len(frame) > self.max_frame_bytes:
             raise MessageTooLarge(
                 f"a batch of {len(frame)} bytes is over {self.max_frame_bytes}, the max_message_bytes of "
@@ -150,7 +152,8 @@ class TopicLog:
         header, sink = self._passing_header(segment.uid), append.sink
         if type(sink) is OnlyIf:
             offset = ANY_OFFSET if sink.offset is None else sink.offset
-            header = encode_header(Append(self.state.name, segment.uid, offset, sink.told_index))
+            terms = offset, sink.told_index, sink.topic_uid
+            header = encode_header(Append(self.state.name, segment.uid, *terms))
         self._storage.forwarder.append(segment.leader, header, append.frame, passed)
 
     def _passing_header(self, uid: int) -> bytes:
