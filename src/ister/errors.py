@@ -374,6 +374,14 @@ class StaleBatch(IsterError):
     default_hint = "Another driver runs this query, or its checkpoint was set back. Run it once."
 
 
+class OtherCluster(IsterError):
+    """What is to be carried on was begun on another cluster, or what says how far it is was deleted (I1)."""
+
+    code = "other-cluster"
+    wire = 57
+    default_hint = "Give the bootstrap.servers of the cluster that it was begun on."
+
+
 # Jobs under Spark.
 
 

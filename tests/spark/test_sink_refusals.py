@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from tests.cluster_world import World, run_story
 from tests.spark.sink_world import (
@@ -24,10 +25,14 @@ from ister.errors import (
     CommitInDoubt,
     InvalidTopicName,
     MessageTooLarge,
+    OtherCluster,
     StagedRecordsGone,
     StaleBatch,
     UnknownTopic,
 )
+from ister.spark.sink.ledger import read_ledger
+from ister.spark.sink.origin import make_ledger
+from ister.spark.sink.records import encode_entry
 
 
 async def cut_short(log: ister.Log, batch: int, count: int, step: str = "half-appended") -> None:
@@ -97,6 +102,28 @@ def test_a_target_deleted_meanwhile_is_in_doubt_also_if_it_was_made_again(again:
                 await commit(log, 0)
             if again:
                 assert await records_of(log) == [b"new"]
+
+    run_story(story, nodes=1)
+
+
+def test_a_batch_that_was_decided_on_another_cluster_is_not_carried_out_on_this_one() -> None:
+    """I1: names and uids may be the same on both, with a ledger that was copied to the other one."""
+
+    async def story(world: World) -> None:
+        async with world.connect(1) as log:
+            await cut_short(log, 0, 40)
+            half = await records_of(log)
+            (decided,) = (await read_ledger(log, QUERY.ledger)).decided
+            assert decided.manifest.cluster == log.cluster_id
+            await log.delete_topic(QUERY.ledger)
+            copied = msgspec.structs.replace(decided.manifest, cluster="another")
+            await make_ledger(log, QUERY.ledger)
+            await log.append(QUERY.ledger, [encode_entry(copied)])
+            for batch in (0, 1):
+                staged = await stage(log, *lines(batch, 40))
+                with pytest.raises(OtherCluster, match=r"batch 0 .* cluster another, and this is cluster"):
+                    await commit(log, batch, staged)
+            assert await records_of(log) == half
 
     run_story(story, nodes=1)
 
@@ -189,3 +216,32 @@ def test_a_system_topic_is_no_target() -> None:
                 await log.describe_topic("_ister/mine")
 
     run_story(story, nodes=1)
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("batch", [0, 1])
+def test_a_target_deleted_between_manifest_and_append_gets_nothing_also_if_it_was_made_again(
+    batch: int, again: bool
+) -> None:
+    """I3: the manifest is of a topic, not of a name. The first frame of an identity would be taken by any."""
+
+    async def story(world: World) -> None:
+        async with world.connect(1) as log, world.connect(2) as other:
+            await log.create_topic("t")
+            if batch:
+                await commit(log, 0, await stage(log, *lines(0, 5)))
+            pause = Pause("manifest")
+            driver = asyncio.create_task(commit(log, batch, await stage(log, *lines(batch, 40)), reach=pause))
+            await pause.reached.wait()
+            await other.delete_topic("t")
+            if again:
+                await other.append("t", [b"new"])
+            pause.go_on.set()
+            with pytest.raises(CommitInDoubt, match=rf"batch {batch} .* was deleted"):
+                await driver
+            if again:
+                assert await records_of(log) == [b"new"]
+            else:
+                assert await log.list_topics("default/") == []
+
+    run_story(story, nodes=2)

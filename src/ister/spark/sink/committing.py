@@ -16,6 +16,7 @@ from ister.client.log import Log
 from ister.errors import (
     IsterError,
     MessageTooLarge,
+    OtherCluster,
     StagedRecordsGone,
     StaleBatch,
     UnexpectedOffset,
@@ -71,6 +72,10 @@ class Committer:
         self._log = log
         self._origin = origin
         self._reach = reach
+
+    @property
+    def origin(self) -> Origin:
+        return self._origin
 
     async def newest(self) -> Decided | None:
         """The last batch that was decided."""
@@ -154,6 +159,7 @@ class Committer:
         first: dict[tuple[str, int], int] = {}
         for part in staged:
             if part.runs:
+                self._check_cluster(part.cluster, f"records were staged on {part.stage}")
                 key = part.stage, part.uid
                 start = min(run.start for run in part.runs)
                 first[key] = min(first.get(key, start), start)
@@ -165,6 +171,11 @@ class Committer:
             if there.uid != uid or there.start_offset > start:
                 what = f"records staged from offset {start} of {stage} on"
                 raise StagedRecordsGone(f"{what} were dropped before they were committed")
+
+    def _check_cluster(self, cluster: str, what: str) -> None:
+        """I1: the same names and uids may well be there on another one, too."""
+        if cluster not in ("", self._log.cluster_id):
+            raise OtherCluster(f"{what} of cluster {cluster}, and this is cluster {self._log.cluster_id}")
 
     async def _target(self, topic: str) -> TopicDescription:
         try:
@@ -178,6 +189,8 @@ class Committer:
         """With `told_index`, the manifest was written by this call, when that was known of the metadata:
         nothing of it can be in a target but what another driver appends at this moment."""
         if decided.done is None:
+            what = f"batch {decided.manifest.batch} of {ledger.topic} was decided for topics"
+            self._check_cluster(decided.manifest.cluster, what)
             try:
                 landed = await self._append(ledger, decided, told_index)
             except _AlreadyDone as already:
@@ -295,8 +308,10 @@ def _manifest(
         *known.values(),
         *(Position(target.uid, target.epoch, target.sequence + target.count) for target in chosen),
     ]
-    stage, uid = next(((part.stage, part.uid) for part in staged if part.runs), ("", 0))
-    return Manifest(FORM, batch, stage, uid, chosen, runs, positions[-_POSITIONS_KEPT:], note)
+    stage, uid, cluster = next(
+        ((part.stage, part.uid, part.cluster) for part in staged if part.runs), ("", 0, "")
+    )
+    return Manifest(FORM, batch, stage, uid, chosen, runs, positions[-_POSITIONS_KEPT:], note, cluster)
 
 
 def _run(run: StagedRun, target: int) -> Run:

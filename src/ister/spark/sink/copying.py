@@ -59,7 +59,9 @@ async def _fetch(log: Log, manifest: Manifest, run: Run) -> list[Frame]:
     what = f"offsets {run.start} to {run.end - 1} of {manifest.stage}, staged for batch {manifest.batch},"
     asked = min(max(run.size, 1), DEFAULT_LIMIT)
     try:
-        reader = log.read(manifest.stage, start=run.start, end=run.end, max_bytes=asked)
+        reader = log.read(
+            manifest.stage, start=run.start, end=run.end, max_bytes=asked, uid=manifest.stage_uid
+        )
         frames = [frame async for frame in reader.frames()]
     except (OffsetOutOfRange, RecordsLost, UnknownTopic) as error:
         raise StagedRecordsGone(f"{what} are not there: {error.message}") from error

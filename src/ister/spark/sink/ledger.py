@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from ister.client.log import Log
-from ister.errors import UnknownTopic
+from ister.errors import OtherCluster, UnknownTopic
+from ister.protocol.messages import TopicDescription
 from ister.spark.sink.origin import make_ledger
 from ister.spark.sink.records import Done, Entry, Leg, Manifest, Position, Rebase, decode_entry, encode_entry
 
@@ -79,13 +80,30 @@ async def read_ledger(log: Log, topic: str, batch: int | None = None) -> Ledger:
     start, end, count = there.start_offset, there.end_offset, _FIRST_LOOK
     while True:
         first = max(start, end - count)
-        entries = await _entries(log, topic, first, end)
+        entries = await _entries(log, there, first, end)
         decided = fold(entries)
         is_whole = first == start
         reaches = bool(decided) and (batch is None or decided[0].manifest.batch <= batch)
         if is_whole or reaches:
             return Ledger(topic, there.uid, end, decided, is_whole)
         count *= 16
+
+
+async def check_begun(log: Log, topic: str, batch: int) -> None:
+    """That a query's later batch finds the ledger that its first one made. Else the checkpoint is used with
+    another cluster, or the ledger was deleted: nobody can say what of this batch, or of those before, was
+    appended, and where."""
+    try:
+        await log.describe_topic(topic)
+    except UnknownTopic as error:
+        raise OtherCluster(
+            f"batch {batch} of a query was asked for, and cluster {log.cluster_id} has no {topic}, which its "
+            "first batch made: the checkpoint is of a query that wrote to another cluster, or the ledger was "
+            "deleted",
+            hint="Give the bootstrap.servers of the cluster that the query wrote to, or a fresh "
+            "checkpointLocation. If the query had another sink before, and nothing of this batch can be "
+            f"here, say so: ister topic create {topic}",
+        ) from error
 
 
 async def append_entry(log: Log, ledger: Ledger, entry: Entry, *, expects_end: bool = True) -> int:
@@ -119,10 +137,10 @@ def fold(entries: list[tuple[int, Entry]]) -> tuple[Decided, ...]:
     return tuple(found)
 
 
-async def _entries(log: Log, topic: str, start: int, end: int) -> list[tuple[int, Entry]]:
+async def _entries(log: Log, ledger: TopicDescription, start: int, end: int) -> list[tuple[int, Entry]]:
     if start >= end:
         return []
     return [
-        (record.offset, decode_entry(topic, record.offset, record.value))
-        async for record in log.read(topic, start=start, end=end)
+        (record.offset, decode_entry(ledger.topic, record.offset, record.value))
+        async for record in log.read(ledger.topic, start=start, end=end, uid=ledger.uid)
     ]

@@ -51,10 +51,10 @@ async def look(log: Log, topic: str, uid: int, ledger_uid: int, legs: list[Leg],
     """Go through the target from `landed.end` to where it ends now. Raises `OffsetOutOfRange` or
     `RecordsLost` if headers in between can't be seen."""
     by_id = {producer_id(ledger_uid, uid, leg.epoch): (at, leg) for at, leg in enumerate(legs)}
-    end = await log.offsets_at(topic, "latest")
+    end = await log.offsets_at(topic, "latest", uid=uid)
     if end <= landed.end:
         return
-    async for frame in log.read(topic, start=landed.end, end=end).frames():
+    async for frame in log.read(topic, start=landed.end, end=end, uid=uid).frames():
         header = frame.header
         found = by_id.get(header.producer_id)
         if found is None or header.base_offset < landed.end:
@@ -69,11 +69,16 @@ async def look(log: Log, topic: str, uid: int, ledger_uid: int, legs: list[Leg],
 
 async def check_same(log: Log, topic: str, uid: int, batch: int) -> int:
     """Where the target begins; `CommitInDoubt` if it is not the one of the manifest any more (I3)."""
-    what = f"batch {batch} was being appended to {topic} (uid {uid})"
     try:
         there = await log.describe_topic(topic)
     except UnknownTopic as error:
-        raise CommitInDoubt(f"{what}, which was deleted meanwhile") from error
+        raise not_the_same(topic, uid, batch, "deleted") from error
     if there.uid != uid:
-        raise CommitInDoubt(f"{what}, which was deleted and made again meanwhile")
+        raise not_the_same(topic, uid, batch, "deleted and made again")
     return there.start_offset
+
+
+def not_the_same(topic: str, uid: int, batch: int, how: str) -> CommitInDoubt:
+    return CommitInDoubt(
+        f"batch {batch} was being appended to {topic} (uid {uid}), which was {how} meanwhile"
+    )

@@ -66,6 +66,9 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True, tag=1):
     positions: list[Position]
     note: str = ""
     """Of whoever commits, for itself."""
+    cluster: str = ""
+    """The id of the cluster that stage and targets are on (I1): a ledger that was carried to another one, by
+    a copy of its records, decides nothing there. Empty if nobody says."""
 
 
 class Rebase(msgspec.Struct, array_like=True, frozen=True, tag=2):

@@ -47,6 +47,8 @@ class Staged:
     runs: tuple[StagedRun, ...]
     largest: dict[str, int] = field(default_factory=dict)
     """The bytes of the largest frame for each target."""
+    cluster: str = ""
+    """The id of the cluster that the stage is on (I1)."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -64,9 +66,10 @@ def count_by_topic(staged: Iterable[Staged]) -> dict[str, int]:
 class Stager:
     """Stages frames, a few in flight; `finish` says what it staged. Made by `open_stager`."""
 
-    def __init__(self, stage: str, uid: int, sequencer: Sequencer) -> None:
+    def __init__(self, stage: str, uid: int, cluster: str, sequencer: Sequencer) -> None:
         self._stage = stage
         self._uid = uid
+        self._cluster = cluster
         self._sequencer = sequencer
         self._sending = Sending(self._appended)
         self._runs: list[StagedRun] = []
@@ -122,7 +125,7 @@ class Stager:
     async def finish(self) -> Staged:
         """Wait until all of it is acknowledged."""
         await self._sending.finish()
-        return Staged(self._stage, self._uid, tuple(self._runs), self._largest)
+        return Staged(self._stage, self._uid, tuple(self._runs), self._largest, self._cluster)
 
     def close(self) -> None:
         self._sequencer.close(
@@ -154,4 +157,4 @@ async def stage_rows(
 async def open_stager(log: Log, stage: str) -> Stager:
     """On a query's stage, which is made if it is not there; or on a job's, which its driver has made."""
     there = await find_stage(log, stage)
-    return Stager(there.topic, there.uid, log.sequencer(there.topic))
+    return Stager(there.topic, there.uid, log.cluster_id, log.sequencer(there.topic))

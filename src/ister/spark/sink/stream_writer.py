@@ -23,6 +23,7 @@ from ister.spark.hints import hints_shown
 from ister.spark.options import AT_LEAST_ONCE, WriteOptions
 from ister.spark.sink.committing import Committed, Committer
 from ister.spark.sink.failpoints import reach_of_environment
+from ister.spark.sink.ledger import check_begun
 from ister.spark.sink.origin import Origin
 from ister.spark.sink.staging import Staged, stage_rows
 from ister.spark.sink.writer import Written, added_up, check_columns
@@ -71,19 +72,19 @@ class IsterStreamWriter(DataSourceStreamArrowWriter):
             return
         told = [message for message in messages if isinstance(message, StagedBatch)]
         staged = [message.staged for message in told if message.staged.runs]
-        if not staged:
-            return  # nothing to decide: the same batch has no rows whenever it is run
-        (query_id,) = {message.query_id for message in told}
-        invariant(
-            {message.batch for message in told} == {batch_id}, f"tasks of another batch than {batch_id}"
-        )
+        keys = {(message.query_id, message.batch) for message in told}
+        invariant(len(keys) == 1, f"tasks of several batches, or of none, for batch {batch_id}: {keys}")
+        ((query_id, batch),) = keys
+        invariant(batch == batch_id, f"tasks of batch {batch} for batch {batch_id}")
         with hints_shown():
             done = asyncio.run(_commit(self._options.bootstrap, query_id, batch_id, staged))
-        if done.is_repeated:
+        if done is None:
+            return  # no rows, and nothing was ever decided
+        if staged and done.is_repeated:
             log.warning(
                 "batch %d was decided before; that holds, and what was staged now is dropped", batch_id
             )
-        log.info("committed", extra=fields(query=query_id, batch=batch_id, **done.counts))
+        log.info("committed", extra=fields(query=query_id, batch=done.batch, **done.counts))
 
     def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         """Nothing to do: what was staged and is not decided is trimmed with the next batch that is."""
@@ -101,9 +102,14 @@ def _key() -> tuple[str, int]:
     return query_id, int(batch)
 
 
-async def _commit(bootstrap: str, query_id: str, batch: int, staged: Sequence[Staged]) -> Committed:
+async def _commit(bootstrap: str, query_id: str, batch: int, staged: Sequence[Staged]) -> Committed | None:
+    """A batch without rows has nothing to decide, the same whenever it is run. What was decided before it,
+    and perhaps not carried out, is finished all the same: the next rows may be a month away."""
     reach = reach_of_environment()
     async with ister.connect(bootstrap) as found:
-        done = await Committer(found, Origin.of_query(query_id), reach).commit(batch, staged)
+        committer = Committer(found, Origin.of_query(query_id), reach)
+        if batch > 0:
+            await check_begun(found, committer.origin.ledger, batch)
+        done = await (committer.commit(batch, staged) if staged else committer.finish_newest())
     await reach("committed")
     return done

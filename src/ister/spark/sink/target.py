@@ -21,13 +21,14 @@ from ister.errors import (
     RecordsLost,
     UnexpectedOffset,
     UnknownProducer,
+    UnknownTopic,
     invariant,
 )
 from ister.protocol.messages import ANY_OFFSET
 from ister.spark.sink.copying import Copied, staged_frames
 from ister.spark.sink.failpoints import Reach
 from ister.spark.sink.ledger import Decided
-from ister.spark.sink.looking import Landed, check_same, look
+from ister.spark.sink.looking import Landed, check_same, look, not_the_same
 from ister.spark.sink.records import Leg, producer_id
 from ister.spark.sink.sending import Sending
 
@@ -82,7 +83,7 @@ class TargetAppend:
                 await self._append()
             except UnexpectedOffset:
                 await self._look()  # somebody was quicker; for how long we insist is bounded (`_condition`)
-            except (DuplicateSequence, UnknownProducer) as error:
+            except (DuplicateSequence, UnknownProducer, UnknownTopic) as error:
                 await (self._forgotten if isinstance(error, UnknownProducer) else self._look)()
                 if before != (self._landed.count, len(self._legs)):
                     continue
@@ -113,7 +114,8 @@ class TargetAppend:
         return Identity(producer, sequence, self._told_index)
 
     def _sequencer(self, record: int) -> Sequencer:
-        return self._log.sequencer(self._target.topic, self._identity(record))
+        target = self._target
+        return self._log.sequencer(target.topic, self._identity(record), uid=target.uid)
 
     # Appending.
 
@@ -155,9 +157,16 @@ class TargetAppend:
     # Finding out.
 
     async def _look(self) -> None:
-        target, landed, batch = self._target, self._landed, self._manifest.batch
+        target, batch = self._target, self._manifest.batch
         self._told_index = self._log.told_index
         start = await check_same(self._log, target.topic, target.uid, batch)
+        try:
+            await self._look_from(start)
+        except UnknownTopic as error:
+            raise not_the_same(target.topic, target.uid, batch, "deleted") from error
+
+    async def _look_from(self, start: int) -> None:
+        target, landed = self._target, self._landed
         try:
             if start <= landed.end:
                 await look(self._log, target.topic, target.uid, self._ledger_uid, self._legs, landed)
@@ -186,7 +195,7 @@ class TargetAppend:
     async def _ask_the_table(self) -> None:
         """Headers are gone. As long as the log knows the producer, it says of each frame whether it came."""
         landed = self._landed
-        landed.end = await self._log.offsets_at(self._target.topic, "latest")
+        landed.end = await self._log.offsets_at(self._target.topic, "latest", uid=self._target.uid)
         if landed.count < self._leg.record:
             landed.passed(self._leg.record - landed.count)  # somebody saw those before the ledger said so
         unasked = 0
