@@ -17,8 +17,9 @@ from ister.errors import UnknownTopic
 from ister.protocol.messages import TopicDescription
 
 NAMESPACE: Final = "_spark"
-STAGED_FOR_MS: Final = 7 * 24 * 3600 * 1000
-"""So long staged records wait for a query that never came back."""
+STAGED_FOR_MS: Final = 60 * 24 * 3600 * 1000
+"""So long staged records wait for a query that does not come back: one that slept for a month finishes the
+batch that it was at. Little is kept for it, since what is done is trimmed with each batch."""
 MAX_FRAME_BYTES: Final = 48 * 1024 * 1024
 """The largest frame that can be staged: what a reader takes, and no target's limit is meant to be above."""
 
