@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ister.errors import ConfigError, IsterError
@@ -221,3 +223,62 @@ def test_a_wrong_value_of_a_stream_is_an_error_that_shows_it(name: str, value: s
 def test_a_table_needs_at_least_one_topic_of_one_line(given: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
         parse_read_options(given)
+
+
+KAFKAS_READ = {
+    "subscribe": "t",
+    "startingTimestamp": "1",
+    "startingOffsetsByTimestamp": '{"t": {"0": 1}}',
+    "startingOffsets": "earliest",
+    "startingOffsetsByTimestampStrategy": "latest",
+    "failOnDataLoss": "false",
+    "kafkaConsumer.pollTimeoutMs": "512",
+    "fetchOffset.numRetries": "3",
+    "fetchOffset.retryIntervalMs": "10",
+    "minPartitions": "4",
+    "maxRecordsPerPartition": "1000",
+    "groupIdPrefix": "night",
+    "kafka.group.id": "mine",
+    "includeHeaders": "true",
+    "kafka.bootstrap.servers": "one:9091",
+}
+KAFKAS_TABLE = {
+    "endingTimestamp": "2",
+    "endingOffsetsByTimestamp": '{"t": {"0": 2}}',
+    "endingOffsets": "latest",
+}
+KAFKAS_STREAM = {"maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "15m"}
+KAFKAS_WRITE = {"kafka.bootstrap.servers": "one:9091", "topic": "t", "includeHeaders": "true"}
+
+
+def test_every_option_of_kafkas_connector_is_taken_by_its_name() -> None:
+    """As its manual lists them, real-time mode apart; each by itself has the effect that its name says."""
+    for way in ({"subscribe": "t"}, {"subscribePattern": "t"}, {"assign": '{"t": [0]}'}):
+        read = {**KAFKAS_READ, **way}
+        read = {name: value for name, value in read.items() if name != "subscribe" or "subscribe" in way}
+        table = parse_table_options(lowered({**read, **KAFKAS_TABLE}))
+        stream = parse_stream_options(lowered({**read, **KAFKAS_STREAM}))
+        for options in (table.read, stream.read):
+            assert options.bootstrap == "one:9091" and options.include_headers
+            assert not options.fail_on_data_loss
+            assert (options.min_partitions, options.max_records_per_partition) == (4, 1000)
+            assert options.start.option == "startingTimestamp"
+        assert table.end.option == "endingTimestamp"
+        limits = stream.limits
+        assert (limits.max_offsets, limits.min_offsets, limits.max_delay_s) == (10, 5, 900.0)
+        assert stream.name == "night"
+    assert parse_write_options(lowered(KAFKAS_WRITE)).topic == "default/t"
+
+
+def test_the_guide_names_every_option() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "spark.md").read_text()
+    ours = {"maxBytesPerTrigger", "delivery", "txnAppId", "txnVersion", "bootstrap.servers"}
+    tunes = {
+        name for name in KAFKAS_READ if name.startswith(("kafkaConsumer.", "fetchOffset.", "kafka.group"))
+    }
+    known = {*KAFKAS_READ, *KAFKAS_TABLE, *KAFKAS_STREAM, *KAFKAS_WRITE, *ours, "subscribePattern", "assign"}
+    assert [name for name in sorted(known - tunes) if name not in guide] == []
+
+
+def lowered(options: dict[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}

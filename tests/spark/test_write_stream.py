@@ -90,6 +90,16 @@ def test_rows_of_a_stream_go_to_the_topics_that_they_name(
         assert numbers(log, f"stream-{rest}") == list(range(rest, 20, 2))
 
 
+def test_headers_of_a_stream_are_written(lines: Lines, bootstrap: str, log: sync.Log) -> None:
+    lines.add(3)
+    headers = "array(struct('n' as key, cast(value as binary) as value)) as headers"
+    lines.run(
+        lines.stream().selectExpr("value", headers), bootstrap, topic="with-headers", includeHeaders=True
+    )
+    found = [list(record.headers) for record in log.read("with-headers")]
+    assert found == [[("n", b"%d" % number)] for number in range(3)]
+
+
 def test_a_stream_goes_straight_to_its_topic_where_at_least_once_is_enough(
     lines: Lines, bootstrap: str, log: sync.Log
 ) -> None:

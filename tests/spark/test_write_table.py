@@ -47,6 +47,34 @@ def test_what_is_written_is_read_back_with_keys_nulls_and_headers(
     assert headers == [row[2] for row in rows]
 
 
+HEADERS = "array(named_struct('key', 'trace', 'value', cast(cast(id as string) as binary)))"
+
+
+@pytest.mark.parametrize("include", ["true", "false"])
+@pytest.mark.parametrize("delivery", ["atomic", "at-least-once"])
+def test_headers_are_written_with_every_delivery_whatever_is_said_of_reading_them(
+    spark: SparkSession, bootstrap: str, log: sync.Log, delivery: str, include: str
+) -> None:
+    """As Kafka's: the column decides, and options for both ways are taken here, too."""
+    topic = f"headers-{delivery}-{include}"
+    rows = spark.range(0, 4, 1, 1).selectExpr(
+        "cast(id as string) value", f"if(id = 2, null, {HEADERS}) headers"
+    )
+    save(rows, bootstrap, topic=topic, delivery=delivery, includeHeaders=include)
+    found = [list(record.headers) for record in log.read(topic)]
+    numbers = [[("trace", b"%d" % number)] for number in range(4)]
+    assert found == [*numbers[:2], [], numbers[3]]
+
+
+def test_a_header_without_a_name_or_a_value_fails_the_write(spark: SparkSession, bootstrap: str) -> None:
+    for pair in (
+        "named_struct('key', 'a', 'value', cast(null as binary))",
+        "named_struct('key', cast(null as string), 'value', cast('b' as binary))",
+    ):
+        told = write_error(spark.sql(f"select 'x' value, array({pair}) headers"), bootstrap, topic="no-pair")
+        assert "a header is a pair of str and bytes" in told
+
+
 def test_many_rows_arrive_each_once_whatever_the_size_of_a_frame(
     spark: SparkSession, bootstrap: str, load: Load, log: sync.Log
 ) -> None:

@@ -45,7 +45,9 @@ _ONLY_STREAM: Final = (
 )
 _TABLE: Final = (*_READ, *_ONLY_TABLE)
 _STREAM: Final = (*_READ, *_ONLY_STREAM)
-_WRITE: Final = (*_ALL, "topic", "delivery")
+_WRITE: Final = (*_ALL, "topic", "delivery", "includeHeaders")
+"""Kafka's connector lets `includeHeaders` pass here and goes by the column alone: the same options may serve
+both ways."""
 _TRANSACTION: Final = ("txnAppId", "txnVersion")
 EXACTLY_ONCE: Final = "exactly-once"
 ATOMIC: Final = "atomic"
@@ -174,6 +176,7 @@ def _limits(given: Given) -> TriggerLimits:
 def parse_write_options(options: Mapping[str, str], *, is_stream: bool = False) -> WriteOptions:
     given = _lowered(options)
     ignored = _check_names(given, _WRITE if is_stream else (*_WRITE, *_TRANSACTION))
+    flag(given, "includeHeaders", True)
     topic = given.get("topic")
     name = None if topic is None else normalise_topic(topic)
     if name is not None and is_system(name):
