@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
 from ister.spark import audit, segments, session
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+WRITTEN = 24_000
 
 
 def read(spark: SparkSession, bootstrap: str) -> dict[str, Any]:
@@ -21,19 +27,43 @@ def read(spark: SparkSession, bootstrap: str) -> dict[str, Any]:
     return {"rows": row[0], "offsets": row[1], "last": row[2]}
 
 
+def fails_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Of each task the first attempt fails behind its last row, with most of them staged; the second one has
+    them in another order."""
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    rows = pa.Table.from_batches(list(batches))
+    if context.attemptNumber():
+        rows = rows.take(list(reversed(range(rows.num_rows))))
+    yield from rows.to_batches()
+    if not context.attemptNumber():
+        raise RuntimeError("the first attempt fails")
+
+
 def write(spark: SparkSession, bootstrap: str, topic: str) -> None:
-    rows = spark.range(0, 1000, 1, 4).selectExpr("CAST(id AS STRING) AS value")
+    rows = spark.range(0, WRITTEN, 1, 2).selectExpr("CAST(id AS STRING) AS value")
+    rows = rows.mapInArrow(fails_first, "value string")
     sink = rows.write.format("ister").option("bootstrap.servers", bootstrap).option("topic", topic)
     sink.mode("append").save()
 
 
-def stream(spark: SparkSession, bootstrap: str, topic: str, checkpoint: str) -> None:
-    """Of the source into a topic, what is there now."""
+def stream(spark: SparkSession, bootstrap: str, topic: str, checkpoint: str) -> str:
+    """Of the source into a topic, what is there now; returns the query's id."""
     source = spark.readStream.format("ister").option("bootstrap.servers", bootstrap)
-    rows = source.option("subscribe", "source").option("startingOffsets", "earliest").load()
-    sink = rows.selectExpr("value").writeStream.format("ister").option("bootstrap.servers", bootstrap)
+    source = source.option("subscribe", "source").option("startingOffsets", "earliest")
+    rows = source.option("minPartitions", 2).load().selectExpr("value")
+    sink = (
+        rows.mapInArrow(fails_first, "value binary")
+        .writeStream.format("ister")
+        .option("bootstrap.servers", bootstrap)
+    )
     query = sink.option("topic", topic).option("checkpointLocation", checkpoint).trigger(availableNow=True)
-    query.start().awaitTermination()
+    started = query.start()
+    started.awaitTermination()
+    return str(started.id)
 
 
 def main() -> None:
@@ -49,7 +79,8 @@ def main() -> None:
     try:
         found: dict[str, Any] = {"read": read(spark, asked.bootstrap)}
         write(spark, asked.bootstrap, asked.target)
-        stream(spark, asked.bootstrap, f"{asked.target}-streamed", asked.checkpoint)
+        target = f"{asked.target}-streamed"
+        found["query"] = stream(spark, asked.bootstrap, target, asked.checkpoint)
         report = audit(spark, "source", bootstrap=asked.bootstrap)
         found["audit"] = {"clean": report.is_clean, "records": report.topics[0].records}
         listed = segments(spark, asked.bootstrap).where("topic = 'default/source'").collect()

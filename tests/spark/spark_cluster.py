@@ -136,7 +136,7 @@ class StandaloneSpark:
 
 
 class ConnectServer:
-    """Spark Connect over a driver of two cores; `remote` is its address."""
+    """Spark Connect over a driver of two cores, which lets a task fail thrice; `remote` is its address."""
 
     def __init__(self, directory: Path) -> None:
         server = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -146,7 +146,7 @@ class ConnectServer:
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
         }
-        command = ["spark-submit", "--master", "local[2]", "--class", server]
+        command = ["spark-submit", "--master", "local[2,4]", "--class", server]
         for name, value in settings.items():
             command += ["--conf", f"{name}={value}"]
         self._daemon = Daemon(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from any_session import WRITTEN
 from spark_cluster import ConnectServer, StandaloneSpark, run_script
 
 from ister import sync
@@ -16,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PROGRAM = Path(__file__).with_name("any_session.py")
 ISTER = "import sys; from ister.cli.main import main; sys.argv[0] = 'ister'; main()"
-RECORDS = 3_000
+RECORDS = 24_000
 
 
 class Ran(NamedTuple):
@@ -48,14 +49,17 @@ def test_a_topic_is_read_whole(ran: Ran) -> None:
     assert ran.found["read"] == {"rows": RECORDS, "offsets": RECORDS, "last": f"{RECORDS - 1:05d}"}
 
 
-def test_rows_are_written_each_once(ran: Ran, log: sync.Log) -> None:
+def test_rows_are_written_each_once_though_every_task_ran_twice(ran: Ran, log: sync.Log) -> None:
     values = [int(record.value or b"") for record in log.read(ran.target)]
-    assert sorted(values) == list(range(1000))
+    assert sorted(values) == list(range(WRITTEN))
+    assert values == [*reversed(range(WRITTEN // 2)), *reversed(range(WRITTEN // 2, WRITTEN))]
 
 
-def test_a_stream_is_written_each_record_once(ran: Ran, log: sync.Log) -> None:
+def test_a_stream_is_written_each_record_once_though_every_task_ran_twice(ran: Ran, log: sync.Log) -> None:
     values = [record.value for record in log.read(f"{ran.target}-streamed")]
     assert sorted(map(int, filter(None, values))) == list(range(RECORDS))
+    staged = log.describe_topic(f"_spark/query-{ran.found['query']}.staged").end_offset
+    assert staged > RECORDS, "the first attempts have staged something"
 
 
 def test_a_job_runs_there(ran: Ran) -> None:
