@@ -14,8 +14,15 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 ENDS_S = 240.0
+QUICK_START = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""For a JVM that is killed before its second compiler would pay."""
 
 
 class Driver:
@@ -43,7 +50,7 @@ class Driver:
                 stdout=said,
                 stderr=said,
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, **(environment or {})},
+                env={**QUICK_START, **os.environ, **(environment or {})},
                 start_new_session=True,
             )
 
@@ -85,20 +92,32 @@ def main() -> None:
     from ister.spark import local_session
 
     spark = local_session("chaos", **{"spark.master": "local[2]", "spark.driver.memory": "512m"})
-    source = spark.readStream.format("ister").option("bootstrap.servers", asked.bootstrap)
+    start_query(spark, **vars(asked)).awaitTermination()
+
+
+def start_query(
+    spark: SparkSession,
+    bootstrap: str,
+    subscribe: str,
+    topic: str,
+    checkpoint: str,
+    partitions: int,
+    available_now: bool,
+) -> StreamingQuery:
+    source = spark.readStream.format("ister").option("bootstrap.servers", bootstrap)
     rows = (
-        source.option("subscribe", asked.subscribe)
+        source.option("subscribe", subscribe)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", 1000)
-        .option("minPartitions", asked.partitions)
+        .option("minPartitions", partitions)
         .load()
         .select("value")
     )
-    sink = rows.writeStream.format("ister").option("bootstrap.servers", asked.bootstrap)
-    sink = sink.option("topic", asked.topic).option("checkpointLocation", asked.checkpoint)
-    if asked.available_now:
+    sink = rows.writeStream.format("ister").option("bootstrap.servers", bootstrap)
+    sink = sink.option("topic", topic).option("checkpointLocation", checkpoint)
+    if available_now:
         sink = sink.trigger(availableNow=True)
-    sink.start().awaitTermination()
+    return sink.start()
 
 
 if __name__ == "__main__":

@@ -53,6 +53,15 @@ class BrokerProcess:
         self._process.communicate(timeout=30)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_starts() -> Iterator[None]:
+    """Each JVM here lives for a minute at most, and is started more often than it is asked: what its second
+    compiler and its collector's threads do for later is what all others wait for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        yield
+
+
 @pytest.fixture(scope="session")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     process = BrokerProcess(tmp_path_factory.mktemp("broker"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
-from tests.chaos.spark_driver import Driver
+from tests.chaos.spark_driver import Driver, start_query
 
 from ister import sync
 
@@ -126,24 +126,23 @@ def test_options_that_make_no_sense_are_refused_before_anything_is_read(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["half-appended", "committed"])
-def test_a_driver_killed_in_its_commit_leaves_its_batch_to_the_next_one(
-    step: str, bootstrap: str, log: sync.Log, tmp_path: Path
+def test_drivers_killed_in_a_commit_leave_its_batch_to_the_next_ones(
+    spark: SparkSession, bootstrap: str, log: sync.Log, tmp_path: Path
 ) -> None:
-    """`committed` is between the sink and Spark's commit log. The next driver plans 3 partitions, not 2."""
-    source, target = f"killed-{step}-in", f"killed-{step}-out"
+    """The first in the middle of the append, the second between the sink and Spark's commit log; each next
+    one plans another number of partitions."""
+    source, target = "killed-in", "killed-out"
     for first in range(0, 1500, 50):
         log.append(source, [b"%d" % number for number in range(first, first + 50)])
-    reached = tmp_path / "reached"
-    point = {"ISTER_SPARK_FAILPOINT": f"{step}={reached}"}
-    driver = Driver(bootstrap, source, target, tmp_path, partitions=2, environment=point, available_now=True)
-    try:
-        driver.wait_for(reached)
-    finally:
-        driver.kill()
-    again = Driver(bootstrap, source, target, tmp_path, partitions=3, available_now=True)
-    try:
-        again.wait()
-    finally:
-        again.kill()
+    for partitions, step in ((2, "half-appended"), (3, "committed")):
+        reached = tmp_path / step
+        point = {"ISTER_SPARK_FAILPOINT": f"{step}={reached}"}
+        driver = Driver(bootstrap, source, target, tmp_path, partitions=partitions, environment=point)
+        try:
+            driver.wait_for(reached)
+        finally:
+            driver.kill()
+        assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")), "no batch is done for Spark"
+    checkpoint = str(tmp_path / "checkpoint")
+    start_query(spark, bootstrap, source, target, checkpoint, 4, available_now=True).awaitTermination()
     assert numbers(log, target) == list(range(1500))
