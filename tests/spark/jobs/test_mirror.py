@@ -87,7 +87,7 @@ def test_a_mirror_that_died_after_its_batch_was_decided_repeats_nothing_and_keep
     class Died(BaseException):
         pass
 
-    for step in ("before-manifest", "manifest", "appended", "done", "committed"):
+    for step in ("before-manifest", "manifest", "half-appended", "appended", "done", "committed"):
         source, target = new_topic("dying"), new_topic("dying-target")
         log.append(source, numbered(0, 30))
 

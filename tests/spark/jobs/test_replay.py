@@ -112,7 +112,7 @@ def test_a_replay_that_is_done_is_done_once_more_only_if_that_is_said(
     assert values(log, target) == numbered(0, 5) * 2
 
 
-@pytest.mark.parametrize("step", ["before-manifest", "manifest", "appended", "done"])
+@pytest.mark.parametrize("step", ["before-manifest", "manifest", "half-appended", "appended", "done"])
 def test_a_replay_that_died_is_finished_by_the_same_command(
     spark: SparkSession, bootstrap: str, log: sync.Log, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FORM: Final = 1
+_LOOK_AGAIN_S: Final = 0.05
 _MAP: Final[dict[str, int | str]] = {"retention_ms": 0, "retention_bytes": 0, "fsync": "fsync"}
 """Kept as long as the target, whatever the cluster does with topics of which nothing is said."""
 
@@ -255,19 +256,23 @@ class _MirrorJob:
             MappedRange(note.start + place.record, place.offset, place.count) for _, place in committed.places
         ]
         entry = msgspec.msgpack.encode(_MapEntry(_FORM, note.start, note.end, ranges))
-        try:
-            await log.append(self._pair.map_topic, [entry], expected_offset=committed.batch)
-        except UnexpectedOffset:
+        while True:
             end = await log.offsets_at(self._pair.map_topic, "latest")
             if end > committed.batch:
                 return  # it is there
-            self._watch.tells(
-                f"the map of offsets {self._pair.map_topic} was deleted: it begins anew with source offset "
-                f"{note.start}"
-            )
-            nothing = msgspec.msgpack.encode(_MapEntry(_FORM, note.start, note.start, []))
-            missing = [nothing] * (committed.batch - end)
-            await log.append(self._pair.map_topic, [*missing, entry], expected_offset=end)
+            missing = [msgspec.msgpack.encode(_MapEntry(_FORM, note.start, note.start, []))]
+            missing *= committed.batch - end
+            try:
+                await log.append(self._pair.map_topic, [*missing, entry], expected_offset=end)
+            except UnexpectedOffset:
+                await asyncio.sleep(_LOOK_AGAIN_S)  # another mirror writes it at this moment
+                continue
+            if missing:
+                self._watch.tells(
+                    f"the map of offsets {self._pair.map_topic} was deleted: it begins anew with source "
+                    f"offset {note.start}"
+                )
+            return
 
 
 def _note_of(committed: Committed) -> Note:
