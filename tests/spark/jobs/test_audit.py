@@ -86,6 +86,20 @@ def test_a_flipped_byte_is_found_with_the_offsets_of_its_frame(spark: SparkSessi
     assert "offsets 50 to 99" in report.topics[0].findings[0].what
 
 
+def test_a_segment_that_is_not_on_the_disk_any_more_is_found_with_its_offsets(
+    spark: SparkSession, own_broker: Any
+) -> None:
+    with sync.connect(own_broker.address) as log:
+        topic = segmented(log)
+    own_broker.stop()
+    (lost,) = [path for path in own_broker.data_dir.rglob("*.log") if b"record 160" in path.read_bytes()]
+    lost.unlink()
+    own_broker.start()
+    report = audit(spark, topic, bootstrap=own_broker.address)
+    assert [part.is_clean for part in report.topics[0].segments] == [True, False, True]
+    assert {(each.start, each.end) for each in report.topics[0].findings} == {(100, 200)}
+
+
 # A table against its topic.
 
 

@@ -144,10 +144,11 @@ class IcebergTable:
         """What no snapshot names. Of a table in a directory only: object stores have their own way."""
         from ister.spark.jobs.lake.parquet import local_path, old_files
 
-        self._table.refresh()
         root = local_path(self.location)
+        old = list(old_files(root, older_than_s))
+        self._table.refresh()  # looked at last: what was committed meanwhile is kept
         named = {path.removeprefix("file://") for path in self._all_files()}
-        found = [each for each in old_files(root, older_than_s) if str(root / each) not in named]
+        found = [each for each in old if str(root / each) not in named]
         for each in found:
             (root / each).unlink(missing_ok=True)
         return found

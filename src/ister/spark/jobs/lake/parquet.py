@@ -99,8 +99,9 @@ class ParquetTable:
         ]
 
     def vacuum(self, older_than_s: float) -> list[str]:
-        named = {file.path for file in self.files()}
-        found = [each for each in old_files(self._path, older_than_s) if each not in named]
+        old = list(old_files(self._path, older_than_s))
+        named = {file.path for file in self.files()}  # looked at last: what was committed meanwhile is kept
+        found = [each for each in old if each not in named]
         for each in found:
             (self._path / each).unlink(missing_ok=True)
         return found
