@@ -32,6 +32,7 @@ from ister.errors import (
     NodeUnreachable,
     ObjectNotFound,
     OffsetOutOfRange,
+    ReceiptMismatch,
     RecordsLost,
     RequestTimeout,
     TableMismatch,
@@ -314,6 +315,7 @@ def test_every_error_has_the_exit_code_that_the_table_gives_it() -> None:
         CorruptSegment: 5,
         RecordsLost: 5,
         TableMismatch: 5,
+        ReceiptMismatch: 5,
     }
     for kind in BY_CODE.values():
         assert exit_code(kind("x")) == special.get(kind, 1), kind

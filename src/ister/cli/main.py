@@ -25,6 +25,7 @@ from ister.errors import (
     NodeUnreachable,
     ObjectNotFound,
     OffsetOutOfRange,
+    ReceiptMismatch,
     RecordsLost,
     RequestTimeout,
     TableMismatch,
@@ -64,6 +65,7 @@ _BY_ERROR: Final[tuple[tuple[type[IsterError], int], ...]] = (
     (CorruptFrame, DATA_PROBLEM),
     (CorruptSegment, DATA_PROBLEM),
     (TableMismatch, DATA_PROBLEM),
+    (ReceiptMismatch, DATA_PROBLEM),
 )
 
 _CANNOT_WRITE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

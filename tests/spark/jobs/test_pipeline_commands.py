@@ -89,6 +89,58 @@ def test_audit_exits_with_0_only_if_all_holds(cli: Any, own_broker: Any, tmp_pat
         assert "http" not in page.replace("http-equiv", "")
 
 
+def test_mirror_says_what_it_copied_and_where_it_lies(cli: Any, log: sync.Log, bootstrap: str) -> None:
+    topic, target = new_topic("mirrored-by-command"), new_topic("mirror-by-command")
+    log.append(target, numbered(0, 3))
+    log.append(topic, numbered(0, 40))
+    command = ["pipeline", "mirror", topic, "--to", target, "--bootstrap", bootstrap]
+    assert cli(*command, "--map")[:2] == (0, f"Nothing of {topic} was mirrored to {target} yet.\n")
+    code, out, err = cli(*command, "--output", "json")
+    assert (code, err) == (0, "")
+    entry = json.loads(out)
+    assert (entry["job"], entry["records"], entry["complete"]) == ("mirror", 40, True)
+    assert cli(*command)[:2] == (0, f"default/{target} has all of default/{topic}: offsets up to 39\n")
+    code, out, _ = cli(*command, "--map", "--output", "json")
+    assert (code, json.loads(out)) == (0, {"source_offset": 0, "target_offset": 3, "count": 40})
+
+
+def test_replay_writes_a_receipt_and_goes_by_it(
+    cli: Any, log: sync.Log, bootstrap: str, tmp_path: Path
+) -> None:
+    topic, receipt = new_topic("replayed-by-command"), tmp_path / "receipt"
+    log.append(topic, numbered(0, 40))
+    command = ["pipeline", "replay", topic, "--bootstrap", bootstrap, "--receipt", str(receipt)]
+    code, out, _ = cli(*command, "--from", "10", "--until", "30", "--to", new_topic("first"))
+    assert (code, f"{receipt}, written" in out) == (0, True)
+    code, out, _ = cli(*command, "--to", new_topic("second"), "--output", "json")
+    entry = json.loads(out)
+    assert (code, entry["start_offset"], entry["end_offset"], entry["compared"]) == (0, 10, 30, True)
+    assert cli(*command, "--from", "5", "--to", new_topic("third"))[0] == 2
+    told = json.loads(receipt.read_text())
+    told["ranges"][0]["checksum"] = "0" * 32
+    receipt.write_text(json.dumps(told))
+    code, _, err = cli(*command, "--to", new_topic("fourth"))
+    assert (code, "receipt-mismatch" in err, "offsets 10 to 29" in err) == (5, True, True)
+
+
+def test_lag_tells_of_tables_and_writes_a_page(
+    cli: Any, log: sync.Log, bootstrap: str, tmp_path: Path
+) -> None:
+    topic, table, page = new_topic("followed"), str(tmp_path / "table"), tmp_path / "lag.html"
+    log.append(topic, numbered(0, 40))
+    assert cli("pipeline", "tier", topic, "--to", "delta", "--path", table, "--bootstrap", bootstrap)[0] == 0
+    log.append(topic, numbered(40, 47))
+    command = ["pipeline", "lag", "--table", table, "--bootstrap", bootstrap]
+    code, out, err = cli(*command, "--output", "json")
+    assert (code, err) == (0, "")
+    (entry,) = [each for each in map(json.loads, out.splitlines()) if each["topic"] == f"default/{topic}"]
+    assert (entry["kind"], entry["offset"], entry["records_behind"]) == ("table", 40, 7)
+    assert cli(*command, "--report", str(page))[0] == 0
+    assert table in page.read_text()
+    assert "http" not in page.read_text().replace("http-equiv", "")
+    assert cli("pipeline", "lag", "--table", str(tmp_path / "none"), "--bootstrap", bootstrap)[0] == 4
+
+
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
