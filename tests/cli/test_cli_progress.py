@@ -32,6 +32,13 @@ def test_a_line_has_records_bytes_rate_and_what_is_left() -> None:
     )
 
 
+def test_a_line_shows_that_it_lives_before_the_first_tasks_have_ended() -> None:
+    stretch = Stretch("tier default/orders", 1_000_000, 200_000_000, 0.0)
+    assert plain_line(stretch, 3.0) == "tier default/orders: 0%, 0:03"
+    stretch.advance(250_000, 50_000_000, 4.0)
+    assert "250,000 records" in plain_line(stretch, 4.0)
+
+
 def test_the_rate_is_that_of_the_last_seconds() -> None:
     stretch = Stretch("tier", 0, 1_000_000_000, 0.0)
     for second in range(1, 101):

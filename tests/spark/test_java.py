@@ -11,7 +11,7 @@ import pytest
 
 from ister.errors import DependencyMissing, UnsupportedVersion
 from ister.spark.sessions import java
-from ister.spark.sessions.java import find_java, make_shim, parse_version
+from ister.spark.sessions.java import find_java, make_shim, parse_version, quiet_java
 from ister.spark.versions import check_version
 
 OPENJDK = 'openjdk version "{}" 2025-04-15\nOpenJDK Runtime Environment (build {})\n'
@@ -121,3 +121,15 @@ def test_a_supported_spark_is_taken(version: str) -> None:
 def test_another_spark_is_refused_by_its_version(version: str) -> None:
     with pytest.raises(UnsupportedVersion, match=f"{version}.*4.3.x"):
         check_version(version)
+
+
+def test_the_java_of_a_job_is_not_asked_for_vectors_whichever_it_is(tmp_path: Path) -> None:
+    own = tmp_path / "jdk" / "bin" / "java"
+    own.parent.mkdir(parents=True)
+    own.write_text("""#!/bin/sh\n[ "$1" = -version ] && echo 'openjdk version "17.0.1"' || echo "$@"\n""")
+    own.chmod(0o755)
+    environ = {"JAVA_HOME": str(tmp_path / "jdk"), "XDG_CACHE_HOME": str(tmp_path)}
+    home = quiet_java(environ)
+    asked = [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-cp", "a b"]
+    assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == "-cp a b\n"
+    assert quiet_java({**environ, "JAVA_HOME": str(home)}) == home

@@ -175,6 +175,8 @@ def plain_line(stretch: Stretch, now: float) -> str:
 def figures(stretch: Stretch, now: float) -> list[str]:
     from ister.cli.render import show_bytes
 
+    if not stretch.records and not stretch.bytes:
+        return [show_seconds(now - stretch.began)]  # the first tasks have not ended: it lives, and no more
     said = [f"{stretch.records:,} records", show_bytes(stretch.bytes), f"{stretch.rate(now) / 1e6:.1f} MB/s"]
     left = stretch.seconds_left(now)
     return said if left is None else [*said, f"{show_seconds(left)} left"]

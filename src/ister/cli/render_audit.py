@@ -78,7 +78,7 @@ class AuditView(NamedTuple):
             lines += [table(headings, "<>>>>><", rows, paint), ""]
         lines += _findings(report.topics, paint)
         if self.page is not None:
-            lines.append(f"the page with plots is {self.page}")
+            lines.append(f"page written to {self.page}")
         return "\n".join([*lines, self._summary(paint)])
 
     def _one(self, topic: Audited, paint: Paint) -> list[str]:

@@ -68,13 +68,13 @@ def said_of_follower(one: Follower) -> str:
 
 def lag_page(report: LagReport) -> str:
     """How far each is behind, side by side, and how the queries got where they are."""
-    from ister.cli.html_page import Mark, Page, columns_plot, html_table, line_plot, show_time
+    from ister.cli.html_page import Mark, Page, columns_plot, html_table, line_plot, paragraph, show_time
 
     measured = [one for one in report.followers if one.lag is not None]
     lost = sum(1 for one in report.followers if one.lag is None or one.lag.lost)
     most = max((one.lag.records for one in measured if one.lag), default=0)
     verdict = f"{lost} can't go on" if lost else "all can go on"
-    page = Page("Lag", verdict, is_good=not lost, about=f"As of {show_time(report.at_us)}.")
+    page = Page("Lag", verdict, is_good=not lost, about=f"As of {show_time(report.at_us)} UTC.")
     page.figures([("followers", grouped(len(report.followers))), ("most records behind", grouped(most))])
     marks = [
         Mark(
@@ -83,9 +83,11 @@ def lag_page(report: LagReport) -> str:
         for place, one in enumerate(measured)
         if one.lag is not None
     ]
-    page.section(
-        "Records behind", columns_plot(marks, label="records behind", ends=("first of the table", "last"))
-    )
+    if most:
+        ends = (measured[0].name, measured[-1].name if len(measured) > 1 else "")
+        page.section("Records behind", columns_plot(marks, label="records behind", ends=ends))
+    elif measured:
+        page.section("Records behind", paragraph("None: everybody has all there is.", "good"))
     rows = [
         [
             one.kind,

@@ -119,6 +119,20 @@ def test_what_is_no_checkpoint_is_an_error(tmp_path: Path) -> None:
         read_checkpoint("s3://bucket/checkpoint")
 
 
+def test_a_page_says_so_if_nobody_is_behind(bootstrap: str, log: sync.Log, tmp_path: Path) -> None:
+    topic = new_topic("behind")
+    log.append(topic, numbered(0, 10))
+    uid = log.describe_topic(topic).uid
+    path = write_checkpoint(tmp_path / "c", {f"default/{topic}": TopicPlace(uid, 0, 10)}, done=1)
+    report = lag(bootstrap=bootstrap, checkpoints=[path])
+    report.followers = [of(report, topic)]
+    assert "everybody has all there is" in lag_page(report)
+    log.append(topic, numbered(10, 11))
+    report = lag(bootstrap=bootstrap, checkpoints=[path])
+    report.followers = [of(report, topic)]
+    assert "everybody has all there is" not in lag_page(report)
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("to", ["delta", "parquet", "iceberg"])
 def test_a_table_is_as_far_behind_as_its_last_commit(

@@ -28,7 +28,7 @@ _VERSION_TIMEOUT_S: Final = 30.0
 
 _SHIM: Final = """\
 #!/bin/sh
-# Spark asks for a module that this Java runtime was built without, and does not need.
+# Spark asks for a module that this Java runtime was built without, or warns of, and does not need it.
 for argument do
   shift
   [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
@@ -101,6 +101,14 @@ def parse_version(said: str) -> int | None:
         return None
     first, second = int(found[1]), found[2]
     return int(second) if first == 1 and second is not None else first
+
+
+def quiet_java(environ: Mapping[str, str]) -> Path:
+    """A home for a driver that runs no models: its JVM does not warn, in the middle of a line that moves, of
+    the vector module, which jobs have no use for."""
+    home = find_java(environ).home
+    is_shim = home.parent == _cache(environ) and home.name.startswith("java-")
+    return home if is_shim else make_shim(home / "bin" / "java", environ)
 
 
 # The runtime from PyPI.
