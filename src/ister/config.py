@@ -200,6 +200,10 @@ class BrokerConfig(ClusterConfig, frozen=True, kw_only=True):
         int, size("How fast this broker uploads sealed segments, and reads them back; 0 is no limit.", 0, TIB)
     ] = 0
 
+    history_cache_bytes: Annotated[
+        int, size("Memory for what was read of the history, for the readers that go on from there.", 0, TIB)
+    ] = 32 * MIB
+
     log_level: Annotated[
         str,
         text(
@@ -228,6 +232,8 @@ class BrokerConfig(ClusterConfig, frozen=True, kw_only=True):
         ),
     ] = 16 * MIB
     replicas: Annotated[int, TOPIC_SETTINGS["replicas"]] = 3
+    local_retention_ms: Annotated[int, TOPIC_SETTINGS["local_retention_ms"]] = 48 * HOUR_MS
+    local_retention_bytes: Annotated[int, TOPIC_SETTINGS["local_retention_bytes"]] = 20 * GIB
 
     def __post_init__(self) -> None:
         for name, spec in specs().items():
@@ -249,6 +255,8 @@ class BrokerConfig(ClusterConfig, frozen=True, kw_only=True):
             retention_bytes=self.retention_bytes,
             max_message_bytes=min(self.topic_max_message_bytes, self.max_message_bytes),
             replicas=self.replicas,
+            local_retention_ms=self.local_retention_ms,
+            local_retention_bytes=self.local_retention_bytes,
         )
 
 

@@ -237,6 +237,20 @@ TOPIC_SETTINGS: Final[dict[str, Spec]] = {
         1,
         7,
     ),
+    "local_retention_ms": Spec(
+        Kind.MILLISECONDS,
+        "Copies on nodes of segments that are in the history, and whose last record is older than this, are "
+        "removed; 0 keeps them.",
+        0,
+        FOREVER_MS,
+    ),
+    "local_retention_bytes": Spec(
+        Kind.BYTES,
+        "The oldest copies of segments that are in the history are removed while the topic has more than "
+        "this on nodes; 0 keeps them.",
+        0,
+        1024 * TIB,
+    ),
 }
 """What `ister.protocol.messages.TopicSettings` may hold, field by field."""
 

@@ -146,7 +146,11 @@ def settings_with_copies(found: TopicDescription) -> list[tuple[str, str]]:
     """Beside how many replicas are wanted: how many the segment has that has fewest. Sealed ones without a
     record, such as were given up as a whole, have nothing to copy."""
     shown = dict(settings_shown(found.settings))
-    counted_in = [segment for segment in found.segments if not segment.sealed or records_in(segment)]
+    counted_in = [
+        segment
+        for segment in found.segments
+        if not segment.sealed or (segment.replicas and records_in(segment))
+    ]
     if counted_in:
         had = min(len(segment.replicas) - missing_copies(segment) for segment in counted_in)
         unknown = any(copy.state in _NOT_KNOWN for segment in counted_in for copy in segment.copies)
@@ -186,7 +190,10 @@ def segments_table(segments: Sequence[SegmentDescription], paint: Paint) -> str:
             at_least(segment, show_bytes(segment.bytes)),
             str(segment.leader),
             ", ".join(map(str, segment.replicas)) or "-",
-            paint({"open": "green", "sealed": "dim"}.get(segment.state, "red"), segment.state),
+            paint(
+                {"open": "green", "sealed": "dim", "in history": "dim"}.get(segment.state, "red"),
+                segment.state,
+            ),
             paint("yellow", "; ".join(map(copy_shown, segment.copies))),
         ]
         for segment in segments

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Iterable
 
-from ister.errors import IsterError
-from ister.history.exporting import Exporting
+from ister.errors import CorruptSegment, IsterError, ObjectNotFound
+from ister.history.exporting import Exporting, exported
+from ister.history.reading import HistoryReader, Wanted
+from ister.history.releasing import Releasing
 from ister.io.clock import Clock
 from ister.io.disk import Disk
 from ister.io.object_store import ObjectStore
+from ister.metadata.state import TopicState
 from ister.metadata.store import MetadataStore
 from ister.metrics import Registry
+from ister.replication.copies.wholeness import Said
 from ister.replication.places import Place
+
+log = logging.getLogger("ister.history")
 
 
 class History:
@@ -27,7 +34,9 @@ class History:
         place: Callable[[int, int], Place | None],
         is_served: Callable[[int], bool],
         found_damage: Callable[[Place, str], object],
+        led: Callable[[], Iterable[TopicState]],
         export_bytes_per_second: int,
+        cache_bytes: int,
         on_refused: Callable[[IsterError], None],
     ) -> None:
         self.store = store
@@ -49,11 +58,30 @@ class History:
             on_refused=on_refused,
         )
 
-    def register(self, metrics: Registry) -> None:
-        metrics.add(
-            self.exporting.segments, self.exporting.bytes, self.exporting.failures, self.exporting.waiting
+        self.reader = HistoryReader(store, disk, cache_bytes)
+        self.releasing = Releasing(
+            metadata, self.exporting, cluster_id=cluster_id, led=led, now_us=clock.now_us
         )
+
+    def register(self, metrics: Registry) -> None:
+        exporting, reader = self.exporting, self.reader
+        metrics.add(exporting.segments, exporting.bytes, exporting.failures, exporting.waiting)
+        metrics.add(self.releasing.released, reader.reads, reader.bytes, reader.hits, reader.cached)
+
+    async def look_at(self, place: Place) -> Said:
+        """Whether the object of a segment is there, for who is about to remove a copy (C4)."""
+        topic, segment = place.topic, place.segment
+        if segment.history is None:
+            return Said.NOT_KNOWN
+        wanted = Wanted(place.identity.key, exported(self.cluster_id(), topic, segment), segment.history)
+        try:
+            await self.reader.check_is_there(wanted)
+        except (CorruptSegment, ObjectNotFound) as error:
+            log.error("a copy of %s stays: %s", place.identity.key, error.message)
+            return Said.DAMAGED
+        return Said.WHOLE
 
     def start(self, spawn: Callable[[Awaitable[None]], None]) -> None:
         """This start is announced."""
         spawn(self.exporting.run())
+        spawn(self.releasing.run())

@@ -176,6 +176,11 @@ class TopicSettings(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """The largest frame that the topic takes."""
     replicas: int = 3
     """How many nodes each segment is wanted on; all of them if the cluster has fewer."""
+    local_retention_ms: int = 48 * 3_600_000
+    """Where there is a history: copies of segments that it has, and whose last record is older than this, are
+    removed from the nodes; 0 keeps them."""
+    local_retention_bytes: int = 20 * 1024**3
+    """The oldest copies are removed too while nodes have more than this of the topic; 0 keeps them."""
 
     def changed(self, settings: Mapping[str, int | str]) -> TopicSettings | None:
         """With these in place of the old ones; None if a name or the kind of a value is not right."""

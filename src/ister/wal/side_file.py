@@ -109,6 +109,11 @@ class SparseIndex:
         place = bisect_right(self._positions, position)
         return self._offsets[place] if place < len(self._positions) else None
 
+    def place_behind(self, position: int) -> int | None:
+        """The first known frame start behind `position`; None if none is known."""
+        place = bisect_right(self._positions, position)
+        return self._positions[place] if place < len(self._positions) else None
+
     def last_place_up_to(self, position: int) -> tuple[int, int]:
         """The last known frame start at or before `position`, and its offset; 0 and 0 if none is known."""
         place = bisect_right(self._positions, position) - 1

@@ -23,7 +23,7 @@ from ister.broker.clients.fetching import MAX_WAIT_MS as MAX_WAIT_MS
 from ister.broker.clients.fetching import Fetches
 from ister.broker.forward.elsewhere import Elsewhere, no_copy
 from ister.broker.losses.losses import Losses
-from ister.broker.topic.location import Here
+from ister.broker.topic.location import Here, History
 from ister.broker.topic.topic_log import TopicLog
 from ister.broker.view import cluster_view
 from ister.broker.view.descriptions import ask_about, describe_elsewhere
@@ -128,7 +128,7 @@ class Requests:
                 return topic.state.start_offset
             segment = topic.state.open_segment if at == LATEST else topic.places.first_since(at)
             async with looking.at(topic):
-                if isinstance(topic.places.whereabouts(segment), Here):
+                if isinstance(topic.places.whereabouts(segment), Here | History):
                     return await (topic.reads.confirmed_end() if at == LATEST else topic.reads.offset_at(at))
                 if request.here_only:
                     raise no_copy(topic, segment)

@@ -67,7 +67,7 @@ def may_be_short(topic: TopicState, nodes: Nodes) -> bool:
 def gone_from(segment: SegmentState, nodes: Nodes, short: Short) -> int | None:
     """From which offset on a sealed segment's records are on no disk that is in the cluster, as far as those
     say that have a copy; None if nothing is gone, or one of them may have all of it."""
-    if not segment.is_sealed or segment.is_empty:
+    if not segment.is_sealed or segment.is_empty or segment.history is not None:
         return None
     there = [member for member in segment.replicas if is_in_cluster(nodes, member)]
     if len(there) == len(segment.replicas):
@@ -82,7 +82,7 @@ def gone_from(segment: SegmentState, nodes: Nodes, short: Short) -> int | None:
 
 def is_gone(segment: SegmentState, nodes: Nodes) -> bool:
     """Whether no disk that is in the cluster has anything of a sealed segment, or is to have it."""
-    if not segment.is_sealed or segment.is_empty:
+    if not segment.is_sealed or segment.is_empty or segment.history is not None:
         return False
     return not any(is_in_cluster(nodes, member) for member in segment.replicas)
 

@@ -18,6 +18,7 @@ from ister.metadata.commands import (
     CreateTopic,
     DeleteTopic,
     Outcome,
+    ReleaseCopies,
     RemoveNode,
     RequestMove,
     Result,
@@ -26,6 +27,7 @@ from ister.metadata.commands import (
     TrimTopic,
     UpsertNode,
 )
+from ister.metadata.copies import find_segment
 from ister.metadata.state import TopicState
 
 if TYPE_CHECKING:
@@ -66,6 +68,11 @@ class Applying:
             case SetReplicas():
                 topic = self._topic_of(command.topic_uid)
                 segment = topic.state.segment(command.segment)
+                assert segment is not None
+                broker.replication.replicas_changed(topic.state, segment, command.expected)
+            case ReleaseCopies():
+                topic = self._topic_of(command.topic_uid)
+                segment = find_segment(topic.state, command.segment_uid)
                 assert segment is not None
                 broker.replication.replicas_changed(topic.state, segment, command.expected)
             case TrimTopic():

@@ -214,7 +214,9 @@ class Broker:
             place=replication.copies.place,
             is_served=replication.completions.is_served,
             found_damage=replication.completions.suspect,
+            led=lambda: [topic.state for topic in self.topics.values() if topic.leads],
             export_bytes_per_second=self.config.export_bytes_per_second,
+            cache_bytes=self.config.history_cache_bytes,
             on_refused=self._fatal,
         )
         history.register(self.metrics)

@@ -29,6 +29,7 @@ from ister.replication.copies.repair import Repairs
 from ister.replication.copies.reporting import Reporting
 from ister.replication.copies.scrubbing import Scrubbing
 from ister.replication.copies.sealed_copies import SealedCopies
+from ister.replication.copies.wholeness import Said
 from ister.replication.counters import ReplicationCounters
 from ister.replication.places import Place
 from ister.replication.recovery.failover_events import ProposeSeal
@@ -227,6 +228,11 @@ class NodeReplication:
         topic = self._topic(topic_uid)
         if topic is not None:
             topic.known.wake_waiters()
+
+    async def look_at_object(self, place: Place) -> Said:
+        """Whether the history has a segment that nobody is to have a copy of any more (C4)."""
+        history = self._broker.history
+        return Said.NOT_KNOWN if history is None else await history.look_at(place)
 
     # What the metadata tells.
 

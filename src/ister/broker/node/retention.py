@@ -14,13 +14,16 @@ HELD_TIMES: Final = 2
 """How many times its `retention_ms` and `retention_bytes` a topic may have for the sake of a pin."""
 
 
-def first_offset_to_keep(topic: TopicState, size: int, now_us: int) -> int:
-    """The base of the first segment that retention leaves; only whole sealed segments go."""
+def first_offset_to_keep(topic: TopicState, size: int, now_us: int, *, has_store: bool = False) -> int:
+    """The base of the first segment that retention leaves; only whole sealed segments go, and where there is
+    a store none that is not in the history (E4)."""
     settings = topic.settings
     start = topic.start_offset
     pinned = min((pin.offset for pin in topic.pins if pin.is_live(now_us)), default=None)
     for segment in topic.segments:
         if segment.end_offset is None:
+            break
+        if has_store and segment.history is None and not segment.is_empty:
             break
         times = HELD_TIMES if pinned is not None and pinned < segment.end_offset else 1
         # Nobody knows when the last of those that were given up was appended: not after that, though.

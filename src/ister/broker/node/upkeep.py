@@ -119,7 +119,12 @@ class Upkeep:
             return
         if topic.rolling_over.is_old:
             topic.rolling_over.roll_over(Why.OLD)
-        start = first_offset_to_keep(topic.state, topic.facts.bytes, self._broker.clock.now_us())
+        start = first_offset_to_keep(
+            topic.state,
+            topic.facts.bytes,
+            self._broker.clock.now_us(),
+            has_store=self._broker.history is not None,
+        )
         if start > topic.state.start_offset and self._may_trim:
             log.info("trimming", extra={"fields": {"topic": topic.state.name, "start_offset": start}})
             try:

@@ -1,8 +1,8 @@
 """Where an offset of a topic lives, as a value: this node has it, or who does, or why nobody need be asked.
 
 It is what this node knows of the metadata at this moment, which may be old: whoever does not find there what
-it says looks again (`Looking`, in `ister.broker.forward.elsewhere`). Who asks answers for each of these; one
-more, for what is in history, belongs to the union, and the type checker then names who has to know of it.
+it says looks again (`Looking`, in `ister.broker.forward.elsewhere`). Who asks answers for each of these, and
+the type checker names who has to know of one more.
 """
 
 from __future__ import annotations
@@ -37,6 +37,13 @@ class Remote:
 
 
 @dataclass(frozen=True, slots=True)
+class History:
+    """In an object of the history, and on no node that answers: any node reads it from there."""
+
+    segment: SegmentState
+
+
+@dataclass(frozen=True, slots=True)
 class GivenUp:
     """An operator accepted the loss of these offsets (F6): nobody has them."""
 
@@ -56,4 +63,4 @@ class Trimmed:
     """Before the first offset that the topic still has."""
 
 
-Location = Here | Follower | Remote | GivenUp | Unavailable | Trimmed
+Location = Here | Follower | Remote | History | GivenUp | Unavailable | Trimmed

@@ -5,7 +5,16 @@ from __future__ import annotations
 from ister.broker.losses.gone import is_gone
 from ister.broker.node.storage import Storage
 from ister.broker.topic.known import KnownTopic
-from ister.broker.topic.location import Follower, GivenUp, Here, Location, Remote, Trimmed, Unavailable
+from ister.broker.topic.location import (
+    Follower,
+    GivenUp,
+    Here,
+    History,
+    Location,
+    Remote,
+    Trimmed,
+    Unavailable,
+)
 from ister.metadata.state import SegmentState
 from ister.wal.followed import FollowedSegment
 
@@ -31,7 +40,7 @@ class Places:
             return Follower(segment, copy)
         return self.whereabouts(segment)
 
-    def whereabouts(self, segment: SegmentState) -> Here | Remote | Unavailable:
+    def whereabouts(self, segment: SegmentState) -> Here | Remote | History | Unavailable:
         """Who answers for a segment."""
         storage = self._storage
         if not segment.is_sealed:
@@ -39,9 +48,16 @@ class Places:
         is_served = storage.replication.completions.is_served(segment.uid)
         if storage.member in segment.replicas and is_served:
             return Here(segment)
+        if segment.history is not None and not self._is_with_another(segment):
+            return History(segment)
         if is_gone(segment, storage.metadata.state.nodes):
             return Unavailable(segment)
         return Remote(segment)
+
+    def _is_with_another(self, segment: SegmentState) -> bool:
+        """Whether another node that answers is to have a copy: it is nearer than the history."""
+        metadata, member = self._storage.metadata, self._storage.member
+        return any(one != member and metadata.is_alive(one) for one in segment.replicas)
 
     def is_elsewhere(self, offset: int) -> bool:
         """Whether other nodes are to be asked for it."""

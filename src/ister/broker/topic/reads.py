@@ -11,13 +11,22 @@ from __future__ import annotations
 import asyncio
 
 from ister.broker.node.storage import Storage
+from ister.broker.topic.history_reads import HistoryReads
 from ister.broker.topic.known import KnownTopic
 from ister.broker.topic.leadership import Leadership
 from ister.broker.topic.led_segment import LedSegment
-from ister.broker.topic.location import Follower, GivenUp, Here, Remote, Trimmed, Unavailable
+from ister.broker.topic.location import (
+    Follower,
+    GivenUp,
+    Here,
+    History,
+    Remote,
+    Trimmed,
+    Unavailable,
+)
 from ister.broker.topic.places import Places
 from ister.broker.topic.sealed_reads import SealedReads, out_of_range
-from ister.errors import CorruptSegment, IsterError, NotLeader, RecordsLost
+from ister.errors import CorruptSegment, IsterError, NotLeader, RecordsLost, StorageFailed
 from ister.io.disk import Disk
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.peer import node_of
@@ -39,6 +48,7 @@ class Reads:
         self._places = places
         self._led = led
         self._sealed = SealedReads(topic, storage, lambda: self.end_offset)
+        self._history = HistoryReads(topic, storage, lambda: self.end_offset)
         self._unread = (0, 0.0)
         """The uid of an open segment of which the disk could not read something, and when that was first."""
 
@@ -76,14 +86,16 @@ class Reads:
         if self._topic.is_deleted:
             raise self._topic.deleted()
         found = self._places.locate(offset)
-        if isinstance(found, Here | Remote | Unavailable):
+        if isinstance(found, Here | Remote | History | Unavailable):
             led = self._led_until_now(found.segment, offset)
             if led is not None:
                 return await self._read_led(led, offset, max_bytes)
         match found:
             case Here(segment):
-                read = self._sealed.read if segment.is_sealed else self._read_on
+                read = self._read_sealed if segment.is_sealed else self._read_on
                 return await read(segment, offset, max_bytes)
+            case History(segment):
+                return await self._history.read(segment, offset, max_bytes)
             case Follower(segment) | Remote(segment):
                 # The chain has grown since somebody looked where it is: who asked looks again.
                 raise NotLeader(f"{self.state.key_of(segment)} is on node {node_of(segment.leader)}")
@@ -93,6 +105,15 @@ class Reads:
                 raise self._given_up(offset, start, end)
             case Trimmed():
                 raise out_of_range(self._topic, offset, await self._likely_end())
+
+    async def _read_sealed(self, segment: SegmentState, offset: int, max_bytes: int) -> Found:
+        """From the copy here; where that is no good and there is no other, from the history."""
+        try:
+            return await self._sealed.read(segment, offset, max_bytes)
+        except (CorruptSegment, StorageFailed):
+            if segment.history is None or self._topic.is_deleted:
+                raise
+            return await self._history.read(segment, offset, max_bytes)
 
     def _led_until_now(self, state: SegmentState, offset: int) -> Segment | None:
         """A segment that was sealed a moment ago and is still open here, if it has the offset: it was sealed
@@ -197,7 +218,13 @@ class Reads:
             if self._topic.is_deleted:
                 raise self._topic.deleted()
             state = places.first_since(time_us)
-            if not isinstance(places.whereabouts(state), Here):
+            where = places.whereabouts(state)
+            if isinstance(where, History):
+                found = await self._history.offset_at(state, time_us)
+                if found is not None:
+                    return found
+                continue
+            if not isinstance(where, Here):
                 raise NotLeader(f"{self.state.key_of(state)} is led by node {node_of(state.leader)}")
             if state.is_sealed:
                 found = await self._sealed.offset_at(state, time_us)

@@ -165,6 +165,7 @@ def _unreadable_topics(metadata: ReplicatedMetadata, standings: Mapping[int, Sta
             tuple(segment.replicas)
             for segment in topic.segments[:-1]
             if not segment.is_empty
+            and segment.history is None
             and not any(is_alive(m) and segment.uid not in unread.get(m, ()) for m in segment.replicas)
         }
         for replicas in sorted(holders):

@@ -133,7 +133,9 @@ def _segments(broker: Broker, topic: TopicLog, standings: Mapping[int, Standing]
     for segment in topic.state.segments:
         if segment.is_sealed:
             copies = _sealed_copies(broker, segment, standings)
-            state = "sealed" if segment.lost_from is None else f"lost from {segment.lost_from} on"
+            state = "in history" if segment.is_released else "sealed"
+            if segment.lost_from is not None:
+                state = f"lost from {segment.lost_from} on"
         else:
             copies = _open_copies(broker, topic, standings)
             state = topic.facts.trouble or ("recovering" if segment.recovery else "open")

@@ -65,8 +65,8 @@ class Shortage:
         if wanted < 2:
             return
         for segment in topic.segments:
-            if segment.is_empty:
-                continue  # there is nothing to have copies of
+            if segment.is_empty or segment.is_released:
+                continue  # there is nothing to have copies of, or nobody is to have one
             bad = [member for member in segment.replicas if not self._is_good(segment, member)]
             good = len(segment.replicas) - len(bad)
             if good < wanted:

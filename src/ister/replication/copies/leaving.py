@@ -10,6 +10,9 @@ Where disks of the list left the cluster they will never say so, and what is her
 checked then, and offers itself: the metadata is told to count this node again. So it does where one of them
 says that its copy is damaged, and that the others have nothing better. Readers and repair go on from there.
 
+Of a segment that was released to the history nobody is in the list: a copy goes when this node has seen for
+itself that the object is there, and offers itself if it is not, or is another.
+
 Fault model: the metadata known here may be old, whoever is asked may be gone a moment later, others have
 copies that are not theirs too. All who stay in a list have said that they are whole, or were in it before, so
 that a copy which goes is never the last one; an offer is a compare-and-set on the list (F4). One that comes
@@ -51,6 +54,8 @@ class Node(Asking, Protocol):
     member: int
     copies: Copies
     sealed_copies: SealedCopies
+
+    async def look_at_object(self, place: Place) -> Said: ...
 
 
 class LeavingCopies:
@@ -132,7 +137,12 @@ class LeavingCopies:
         expected = segment.replicas
         if not segment.is_sealed:
             return False
-        said = Said.WHOLE if segment.is_empty else await self._ask_all(place)
+        if segment.is_empty:
+            said = Said.WHOLE
+        elif segment.is_released:
+            said = await node.look_at_object(place)
+        else:
+            said = await self._ask_all(place)
         if said is Said.WHOLE or not node.sealed_copies.is_here(place):
             return await node.sealed_copies.remove(place, expected, self._is_guest)
         if segment.lost_from is None and uid not in self._no_good:
