@@ -70,6 +70,8 @@ def test_every_answer_is_on_the_page_with_its_fields_in_order() -> None:
         messages.CopyDescription,
         messages.Failure,
         history.HistoryEntry,
+        history.Explanation,
+        history.LookedUp,
         history.HistoryList,
         history.ObjectVerified,
         recovery.TopicRecovery,

@@ -13,6 +13,7 @@ from ister.cli.terminal import Paint, Terminal
 from ister.errors import CorruptSegment
 
 if TYPE_CHECKING:
+    from ister.cli.render import Done
     from ister.client.log import Log
     from ister.protocol.history import HistoryEntry, HistoryList, ObjectVerified
 
@@ -109,6 +110,7 @@ def history() -> None:
     Examples:
       ister history list events
       ister history verify events
+      ister history sweep events
     """
 
 
@@ -125,6 +127,28 @@ def list_(terminal: Terminal, topic: str) -> HistoryView:
       ister history list events --output json
     """
     return HistoryView(ask_broker(terminal, lambda log: log.history(topic)))
+
+
+@history.command()
+@click.argument("topic")
+@client_options
+@pass_terminal
+def sweep(terminal: Terminal, topic: str) -> Done:
+    """Delete the objects of TOPIC that nobody names any more: of exports that were cut short, of what
+    retention dropped, and of a topic of this name that was deleted. The brokers do so too, every ten minutes.
+
+    \b
+    Examples:
+      ister history sweep events
+      ister history sweep events --output json
+    """
+    from ister.cli.render import Done
+
+    deleted = ask_broker(terminal, lambda log: log.sweep_history(topic))
+    return Done(
+        {"topic": topic, "deleted": deleted},
+        f"deleted {counted(len(deleted), 'object')}" if deleted else "nothing to delete",
+    )
 
 
 @history.command()

@@ -86,6 +86,8 @@ COMMANDS: Final = {
     "history": LazyCommand(
         "ister.cli.history:history", "What of a topic is in the history, and if it is good."
     ),
+    "why": LazyCommand("ister.cli.why:why", "Where one record is, who has it, and from where it is read."),
+    "meta": LazyCommand("ister.cli.meta:meta", "The metadata as paths, to look at."),
     "move": LazyCommand("ister.cli.move:move", "The moves of topics: list, look at one, cancel."),
     "lag": LazyCommand("ister.cli.lag:lag", "How far readers with a pin are behind."),
     "cluster": LazyCommand("ister.cli.cluster:cluster", "Status, health and figures of the cluster."),

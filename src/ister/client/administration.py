@@ -22,7 +22,18 @@ from ister.errors import IsterError, TopicExists, UnknownTopic
 from ister.io.clock import Clock
 from ister.names import normalise_topic
 from ister.protocol.codec import decode_header, encode_header
-from ister.protocol.history import HistoryList, ListHistory, ObjectVerified, VerifyObject
+from ister.protocol.history import (
+    Explain,
+    Explanation,
+    HistoryList,
+    HistorySwept,
+    ListHistory,
+    LookedUp,
+    LookUp,
+    ObjectVerified,
+    SweepHistory,
+    VerifyObject,
+)
 from ister.protocol.messages import (
     LATEST,
     AddNode,
@@ -379,6 +390,27 @@ class Administration:
         what = f"verifying the history of {name}"
         answer = await self.call(what, Kind.VERIFY_OBJECT, request, wait_s=VERIFY_SECONDS)
         return decode_header(ObjectVerified, answer.header)
+
+    async def sweep_history(self, topic: str) -> list[str]:
+        """Delete the objects of a topic that no descriptor names, and none will; which these were. Also of a
+        topic that was deleted."""
+        name = normalise_topic(topic)
+        request = encode_header(SweepHistory(name))
+        what = f"sweeping the history of {name}"
+        answer = await self.call(what, Kind.SWEEP_HISTORY, request, wait_s=VERIFY_SECONDS)
+        return decode_header(HistorySwept, answer.header or answer.payload).deleted
+
+    async def look_up(self, path: str) -> LookedUp:
+        """What of the metadata is at a path, and below it."""
+        answer = await self.call(f"looking up {path}", Kind.LOOK_UP, encode_header(LookUp(path)))
+        return decode_header(LookedUp, answer.header or answer.payload)
+
+    async def explain(self, topic: str, offset: int) -> Explanation:
+        """Where a record is, and who has it."""
+        name = normalise_topic(topic)
+        request = encode_header(Explain(name, offset))
+        answer = await self.call(f"explaining offset {offset} of {name}", Kind.EXPLAIN, request)
+        return decode_header(Explanation, answer.header or answer.payload)
 
     # Requests.
 

@@ -9,6 +9,7 @@ from ister.errors import CorruptSegment, IsterError, ObjectNotFound
 from ister.history.exporting import Exporting, exported
 from ister.history.reading import HistoryReader, Wanted
 from ister.history.releasing import Releasing
+from ister.history.sweeping import Sweeping
 from ister.io.clock import Clock
 from ister.io.disk import Disk
 from ister.io.object_store import ObjectStore
@@ -63,9 +64,12 @@ class History:
             metadata, self.exporting, cluster_id=cluster_id, led=led, now_us=clock.now_us
         )
 
+        self.sweeping = Sweeping(metadata, store, cluster_id)
+
     def register(self, metrics: Registry) -> None:
         exporting, reader = self.exporting, self.reader
         metrics.add(exporting.segments, exporting.bytes, exporting.failures, exporting.waiting)
+        metrics.add(self.sweeping.deleted)
         metrics.add(self.releasing.released, reader.reads, reader.bytes, reader.hits, reader.cached)
 
     async def look_at(self, place: Place) -> Said:
@@ -85,3 +89,4 @@ class History:
         """This start is announced."""
         spawn(self.exporting.run())
         spawn(self.releasing.run())
+        spawn(self.sweeping.run())

@@ -6,7 +6,8 @@ from ister.errors import BadRequest, CorruptSegment, ObjectNotFound, UnknownTopi
 from ister.history.exporting import exported
 from ister.history.history import History
 from ister.metadata.state import SegmentState, TopicState
-from ister.protocol.history import HistoryEntry, HistoryList, ObjectVerified, VerifyObject
+from ister.names import normalise_topic
+from ister.protocol.history import HistoryEntry, HistoryList, HistorySwept, ObjectVerified, VerifyObject
 from ister.protocol.peer import node_of
 
 
@@ -49,6 +50,13 @@ def _entry(segment: SegmentState, *, has_store: bool) -> HistoryEntry:
         node_of(found.exported_by) if found is not None else 0,
         found.published_at_us if found is not None else 0,
     )
+
+
+async def sweep_topic(history: History | None, topic: str) -> HistorySwept:
+    """Delete what no descriptor of this topic names, and of those that had its name before."""
+    if history is None:
+        raise BadRequest("there is no store, and nothing to sweep: storage_mode is local", hint="")
+    return HistorySwept(await history.sweeping.sweep(normalise_topic(topic)))
 
 
 async def verify_segment(history: History | None, request: VerifyObject) -> ObjectVerified:

@@ -54,3 +54,65 @@ class ObjectVerified(Message, frozen=True):
     size: int
     problem: str = ""
     """Empty if the object is what it should be, to its last byte."""
+
+
+class SweepHistory(Message, frozen=True):
+    """Delete the objects of a topic that no descriptor names, and none will."""
+
+    topic: str
+
+
+class HistorySwept(Message, frozen=True):
+    deleted: list[str]
+
+
+class LookUp(Message, frozen=True):
+    """What of the metadata is at a path, and below it (`ister.broker.view.paths`)."""
+
+    path: str
+
+
+class LookedUp(Message, frozen=True):
+    is_there: bool
+    value: bytes
+    """JSON."""
+    below: list[str]
+
+
+class Explain(Message, frozen=True):
+    """Where a record is, and why it is answered from there."""
+
+    topic: str
+    offset: int
+
+
+class Explanation(Message, frozen=True):
+    topic: str
+    offset: int
+    tier: str
+    """From where the node that was asked answers: `hot tail`, `log`, `follower`, `other node`, `history`,
+    `given up`, `lost`, `trimmed`, `not written yet`."""
+    hot_start_offset: int
+    """From here on nodes have the records; what is before is in the history only."""
+    replicas: list[int]
+    whole: list[int]
+    """Those of them that are known to have all of it."""
+    segment: int = 0
+    segment_uid: int = 0
+    start_offset: int = 0
+    end_offset: int = 0
+    """Of the segment; 0 while it is open."""
+    leader: int = 0
+    object_name: str = ""
+    object_crc: int = 0
+    frame_offset: int = 0
+    """The frame that has the record, which was read for this: where it begins,"""
+    frame_count: int = 0
+    frame_size: int = 0
+    body_crc: int = 0
+    header_crc: int = 0
+    append_time_us: int = 0
+    producer_id: int = 0
+    sequence: int = 0
+    trouble: str = ""
+    """Why the frame could not be read."""

@@ -39,6 +39,9 @@ class Kind(IntEnum):
     LIST_PINS = 20
     LIST_HISTORY = 30
     VERIFY_OBJECT = 31
+    SWEEP_HISTORY = 32
+    LOOK_UP = 33
+    EXPLAIN = 34
     MOVE_TOPIC = 40
     """This one and the next: `ister.protocol.moves`."""
     LIST_MOVES = 41

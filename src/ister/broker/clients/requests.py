@@ -27,13 +27,15 @@ from ister.broker.topic.location import Here, History
 from ister.broker.topic.topic_log import TopicLog
 from ister.broker.view import cluster_view
 from ister.broker.view.descriptions import ask_about, describe_elsewhere
+from ister.broker.view.explaining import explain
+from ister.broker.view.paths import look_up
 from ister.errors import BadRequest, IsterError, UnknownTopic
-from ister.history.shown import list_history, verify_segment
+from ister.history.shown import list_history, sweep_topic, verify_segment
 from ister.names import is_system
 from ister.protocol import messages, moves
 from ister.protocol.codec import MAX_HEADER_BYTES, encode_header
 from ister.protocol.codec import decode_header as decode_message
-from ister.protocol.history import ListHistory, VerifyObject
+from ister.protocol.history import Explain, ListHistory, LookedUp, LookUp, SweepHistory, VerifyObject
 from ister.protocol.messages import EARLIEST, LATEST, Kind
 from ister.protocol.peer import AdminRequest, node_of
 from ister.protocol.standing import Standing
@@ -82,6 +84,9 @@ class Requests:
             Kind.LIST_PINS: self._list_pins,
             Kind.LIST_HISTORY: self._list_history,
             Kind.VERIFY_OBJECT: self._verify_object,
+            Kind.SWEEP_HISTORY: self._sweep_history,
+            Kind.LOOK_UP: self._look_up,
+            Kind.EXPLAIN: self._explain,
             Kind.MOVE_TOPIC: self._move_topic,
             Kind.LIST_MOVES: self._list_moves,
             Kind.CANCEL_MOVE: self._cancel_move,
@@ -193,6 +198,30 @@ class Requests:
     async def _verify_object(self, connection: Connection, correlation: int, header: bytes) -> None:
         request = decode_message(VerifyObject, header)
         self.respond(connection, correlation, await verify_segment(self._broker.history, request))
+
+    async def _sweep_history(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(SweepHistory, header)
+        await self._broker.metadata.read_index(GATHER_SECONDS)
+        self.respond(connection, correlation, await sweep_topic(self._broker.history, request.topic))
+
+    async def _look_up(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(LookUp, header)
+        await self._be_current()
+        broker = self._broker
+        async with connection.description_slots:
+            with await connection.room_for(DESCRIPTION_BYTES):
+                found = look_up(broker.metadata.state, request.path, has_store=broker.history is not None)
+                self.respond(connection, correlation, LookedUp(*found))
+
+    async def _explain(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(Explain, header)
+        await self._be_current()
+        topic = await self._broker.find(request.topic)
+
+        async def read(offset: int) -> bytes:
+            return await self.read(messages.Fetch(topic.state.name, offset, 1))
+
+        self.respond(connection, correlation, await explain(topic, request.offset, read))
 
     async def _move_topic(self, connection: Connection, correlation: int, header: bytes) -> None:
         request = decode_message(moves.MoveTopic, header)
