@@ -1,0 +1,180 @@
+"""Bugs put in on purpose: each of these ways to lose history is found by a story that is clean without it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from ister.broker.node import upkeep
+from ister.broker.node.retention import first_offset_to_keep
+from ister.history import exporting, objects, releasing
+from ister.history.format import Exported
+from ister.history.names import ObjectName, parse_name
+from ister.history.sweeping import Sweeping
+from ister.metadata import history as metadata_history
+from ister.metadata.commands import Outcome, ReleaseCopies, Result
+from ister.metadata.copies import listed
+from ister.metadata.state import SegmentState, TopicState
+from tests.cluster_world import World, read_all, run_story
+from tests.history.test_export import all_exported, published
+from tests.history.test_hybrid_reading import OLD, pass_seconds
+from tests.planting import shows
+from tests.replication.repair_helpers import fill, newest, numbers, sealed, until
+
+Planted = contextlib.AbstractContextManager[Any]
+
+
+# Stories.
+
+
+def a_sweep_while_an_export_is_under_way() -> None:
+    """The sweeper takes an object for nobody's that is about to be published."""
+
+    def wants_all(self: Sweeping, name: ObjectName) -> bool:
+        topic = self._metadata.state.topic_by_uid(name.topic_uid)
+        segments = topic.segments if topic is not None else []
+        return any(one.uid == name.segment_uid and one.history is None for one in segments)
+
+    async def story(world: World) -> None:
+        assert world.store is not None
+        async with world.connect() as log:
+            store = world.store
+            late = [
+                store.faults.add("get", delay=1.0),
+                store.faults.add("delete", delay=20.0, suffix="-0.ister"),
+            ]
+            await fill(world, 5)
+            await until(lambda: any(parse_name(name) is not None for name in store.stored()))
+            await log.sweep_history("t")
+            for rule in late:
+                store.faults.remove(rule)
+            await until(lambda: all_exported(world, 1))
+            for segment in published(world):
+                assert segment.history is not None
+                store.peek(segment.history.name)
+
+    with mock.patch.object(Sweeping, "_is_orphan", wants_all):
+        run_story(story, has_store=True, segment_records=4)
+
+
+def a_store_that_takes_nothing_for_a_while() -> None:
+    async def story(world: World) -> None:
+        assert world.store is not None
+        down = [world.store.faults.add(what) for what in ("put", "piece")]
+        await fill(world, 9)
+        await pass_seconds(world, 200)
+        assert world.leader_of("t").topic("t").state.start_offset == 0
+        for segment in sealed(world):
+            assert segment.replicas
+        for rule in down:
+            world.store.faults.remove(rule)
+        await until(lambda: all_exported(world, 2))
+
+    run_story(story, has_store=True, retention_ms=60_000, **OLD)
+
+
+def a_topic_with_the_name_of_one_that_was_deleted() -> None:
+    async def story(world: World) -> None:
+        await fill(world, 5)
+        await until(lambda: all_exported(world, 1))
+        async with world.connect() as log:
+            await log.delete_topic("t")
+            await world.settle()
+            await fill(world, 5, first=100)
+            await until(
+                lambda: all_exported(world, 1) and newest(world).topic("t").state.segments[0].is_released
+            )
+            assert await read_all(log, "t") == numbers(5, 100)
+
+    run_story(story, has_store=True, **OLD)
+
+
+# Bugs.
+
+
+def sweeping_without_abandoning() -> Planted:
+    """E3: what is listed is deleted, whatever the metadata would say."""
+
+    async def delete(self: Sweeping, name: ObjectName) -> bool:
+        await self._store.delete(str(name))
+        return True
+
+    return mock.patch.object(Sweeping, "_delete", delete)
+
+
+@contextlib.contextmanager
+def releasing_before_publishing() -> Iterator[None]:
+    """E1: copies go by age alone."""
+
+    def release(index: int, topic: TopicState, segment: SegmentState, command: ReleaseCopies) -> Outcome:
+        listed(index, segment, [], [])
+        return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
+
+    async def let_go(self: releasing.Releasing, topic: TopicState, segment: SegmentState) -> bool:
+        command = ReleaseCopies(topic.uid, segment.uid, "", segment.replicas)
+        return (await self._metadata.propose(command)).ok
+
+    def due(topic: TopicState, now_us: int) -> list[SegmentState]:
+        return [one for one in topic.segments if one.is_sealed and one.replicas]
+
+    with (
+        mock.patch.object(metadata_history, "_release", release),
+        mock.patch.object(releasing.Releasing, "release", let_go),
+        mock.patch.object(releasing, "due", due),
+    ):
+        yield
+
+
+def retention_of_what_is_not_exported() -> Planted:
+    """E4: by age alone."""
+
+    def keep(topic: TopicState, size: int, now_us: int, *, has_store: bool = False) -> int:
+        return first_offset_to_keep(topic, size, now_us)
+
+    return mock.patch.object(upkeep, "first_offset_to_keep", keep)
+
+
+@contextlib.contextmanager
+def names_without_uids() -> Iterator[None]:
+    """I3, E2: an object is adopted by its name, and nobody looks whose it is."""
+
+    def name_of(segment: Exported, attempt: int) -> str:
+        return f"{segment.cluster_id}/{segment.topic}/{segment.start_offset:020d}-{attempt}"
+
+    async def believe(self: exporting.Exporting, name: str, wanted: Exported) -> objects.Verified:
+        size = (await self._store.head(name)).size
+        footer = await objects.load_footer(self._store, name, size)
+        return objects.Verified(size, 0, footer)
+
+    with (
+        mock.patch.object(exporting, "name_of", name_of),
+        mock.patch.object(exporting.Exporting, "verify", believe),
+        mock.patch("ister.history.reading.check_is_of", lambda *_: None),
+        mock.patch.object(releasing.Releasing, "release", _release_unseen),
+    ):
+        yield
+
+
+async def _release_unseen(self: releasing.Releasing, topic: TopicState, segment: SegmentState) -> bool:
+    assert segment.history is not None
+    command = ReleaseCopies(topic.uid, segment.uid, segment.history.name, segment.replicas)
+    return (await self._metadata.propose(command)).ok
+
+
+PLANTED: list[tuple[Callable[[], Planted], Callable[[], None]]] = [
+    (sweeping_without_abandoning, a_sweep_while_an_export_is_under_way),
+    (releasing_before_publishing, a_store_that_takes_nothing_for_a_while),
+    (retention_of_what_is_not_exported, a_store_that_takes_nothing_for_a_while),
+    (names_without_uids, a_topic_with_the_name_of_one_that_was_deleted),
+]
+
+
+@pytest.mark.parametrize(("plant", "story"), PLANTED, ids=[plant.__name__ for plant, _ in PLANTED])
+def test_a_planted_bug_is_found(plant: Callable[[], Planted], story: Callable[[], None]) -> None:
+    story()
+    with plant():
+        assert shows(story)
