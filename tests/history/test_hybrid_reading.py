@@ -195,3 +195,22 @@ def test_retention_drops_nothing_that_is_not_in_the_history() -> None:
         assert world.leader_of("t").topic("t").state.start_offset > 0
 
     run_story(story, has_store=True, segment_records=4, retention_ms=60_000)
+
+
+def test_a_drained_node_lets_go_of_what_is_in_the_history() -> None:
+    async def story(world: World) -> None:
+        await fill(world, 14)
+        await until(lambda: all_exported(world, 3))
+        drained = next(
+            node
+            for node in world.up
+            if node is not world.metadata_leader()
+            and any(node.member in one.replicas for one in sealed(world))
+        )
+        async with world.connect() as log:
+            await log.drain_node(drained.node_id)
+            await until(lambda: not any(drained.member in one.replicas for one in sealed(world)))
+            assert any(one.is_released for one in sealed(world))
+            assert await read_all(log, "t") == numbers(14)
+
+    run_story(story, has_store=True, segment_records=4)

@@ -1,4 +1,5 @@
-"""Release: copies on nodes go once their segment is in the history, and they are old, or too many.
+"""Release: copies on nodes go once their segment is in the history, and they are old, too many, or on a node
+that is drained.
 
 The node that leads a topic looks after it. A segment's object is read to its last byte once more, and only
 then the metadata is told that no node is to have a copy any more (E1, C3). Each node removes its files after
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from ister.errors import CorruptSegment, IsterError, ObjectNotFound
 from ister.history.exporting import Exporting, exported
@@ -26,8 +27,9 @@ log = logging.getLogger("ister.history")
 LOOK_SECONDS = 10.0
 
 
-def due(topic: TopicState, now_us: int) -> list[SegmentState]:
-    """Segments whose copies may go: in the history, and past what nodes are to keep. The oldest first."""
+def due(topic: TopicState, now_us: int, drained: Collection[int] = ()) -> list[SegmentState]:
+    """Segments whose copies may go: in the history, and past what nodes are to keep, or on a member that is
+    drained. The oldest first."""
     settings = topic.settings
     there = [segment for segment in topic.segments if segment.is_sealed and segment.replicas]
     size = sum(segment.end_position for segment in there)
@@ -35,8 +37,8 @@ def due(topic: TopicState, now_us: int) -> list[SegmentState]:
     for segment in there:
         is_old = 0 < settings.local_retention_ms * 1000 <= now_us - segment.last_append_time_us
         is_too_much = 0 < settings.local_retention_bytes < size
-        if not (is_old or is_too_much):
-            break
+        if not (is_old or is_too_much or any(member in drained for member in segment.replicas)):
+            continue
         size -= segment.end_position
         if segment.history is not None and not segment.history.damaged:
             found.append(segment)
@@ -67,7 +69,7 @@ class Releasing:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             for topic in list(self._led()):
-                for segment in due(topic, self._now_us()):
+                for segment in due(topic, self._now_us(), self._metadata.state.drains.members):
                     try:
                         await self.release(topic, segment)
                     except (IsterError, OSError) as error:

@@ -247,6 +247,8 @@ class Repairs:
         is_drained = any(m in members.drained for m in segment.replicas)
         if segment.lost_from == segment.base_offset and not is_drained:
             return False  # given up as a whole: there is nothing to copy
+        if is_drained and segment.history is not None and not segment.history.damaged:
+            return False  # its copies are about to be released to the history
         if not self._node.completions.is_whole(segment.uid):
             return False
         return self._change(topic, segment, members) is not None
