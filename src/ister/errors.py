@@ -416,6 +416,19 @@ class InvariantBroken(IsterError):
     wire = 28
 
 
+class MetadataContradicts(InvariantBroken):
+    """What was committed here and what others have cannot both be: a directory forgot what it promised."""
+
+    code = "metadata-contradicts"
+    wire = 44
+    default_hint = (
+        "A node was started from an old backup of its data directory, or its disk lost what it had synced. "
+        "Stop all nodes. If the last state of that directory still exists, put it back and start them again. "
+        "Else go on with those that agree: start the one that does not with an empty --data-dir and --join, "
+        "and keep its old directory: what it alone knew of is not in the cluster any more."
+    )
+
+
 def invariant(holds: object, message: str) -> None:
     """Stop here rather than go on in a state that our reasoning excludes."""
     if not holds:

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from ister.errors import BadRequest, ConfigError, InvariantBroken, UnsupportedVersion
+from ister.errors import BadRequest, ConfigError, InvariantBroken, MetadataContradicts, UnsupportedVersion
 from ister.raft import (
     Accepted,
     AppendAnswer,
@@ -53,6 +53,22 @@ def cluster_with_leader(*voters: int, **settings: int) -> Cluster:
 def reason(answer: object) -> Refusal:
     assert isinstance(answer, Refused)
     return answer.reason
+
+
+# Directories that forgot what they had promised.
+
+
+def test_a_leader_whose_follower_has_committed_more_says_that_they_contradict() -> None:
+    leader = cluster_with_leader().nodes[1].core
+    with pytest.raises(MetadataContradicts, match="a follower has 99 committed entries"):
+        leader.step(AppendAnswer(2, 1, leader.term, 99))
+
+
+def test_a_follower_that_had_more_once_says_that_it_contradicts_its_leader() -> None:
+    cluster = cluster_with_leader()
+    follower = cluster.nodes[2].core
+    with pytest.raises(MetadataContradicts, match="99 entries were durable here once"):
+        follower.step(Heartbeat(1, 2, follower.term, 99, 7))
 
 
 # Durability (R1).

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ister.errors import InvariantBroken
+from ister.errors import InvariantBroken, MetadataContradicts
 from ister.raft import Entry
 from ister.raft.log import RaftLog
 
@@ -106,7 +106,7 @@ def test_an_entry_is_applied_only_when_committed_and_durable_here() -> None:
 
 def test_committed_entries_are_never_cut() -> None:
     log = RaftLog(0, 0, entries_of([1, 1, 1]), commit=2)
-    with pytest.raises(InvariantBroken, match="committed up to 2"):
+    with pytest.raises(MetadataContradicts, match="up to 2 were committed"):
         log.truncate_from(2)
 
 

@@ -82,14 +82,16 @@ class DurableCopies:
         return is_whole
 
     def is_certain(self, member: int, topic: TopicState, segment: SegmentState) -> bool:
-        """Whether a recovery would find no torn tail in this copy, and none that was cut before (P3)."""
+        """Whether a recovery would find a log, with no torn tail, and none that was cut before (P3)."""
         self._seen.pop((member, segment.uid), None)
         self.end_of(member, topic, segment)
         _, position = self._seen[member, segment.uid]
         path, disk = segment_path(topic.uid, segment), self._disk_of(member)
         if disk.exists(path + DOUBT) or _durable(disk, path + ".log", position, None).strip(b"\0"):
             return False
-        return not disk.exists(path + ".log") or _is_clean(disk.cached_bytes(path + ".log", position))
+        if not disk.exists(path + ".log") or not disk.cached_bytes(path + ".log"):
+            return not segment.log_exists
+        return _is_clean(disk.cached_bytes(path + ".log", position))
 
     def size_of(self, member: int, segment_uid: int) -> int:
         """The bytes of the frames that were found in a copy when it was last looked at."""

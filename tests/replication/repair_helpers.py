@@ -62,6 +62,8 @@ def durable(world: World, node: WorldNode, segment: SegmentState, topic: str = "
 def is_whole(world: World, node: WorldNode, segment: SegmentState, topic: str = "t") -> bool:
     """Whether a node's disk has every record of a sealed segment, each frame intact."""
     data = durable(world, node, segment, topic)
+    if not segment.end_position:
+        return data in (b"", b"\0")  # never opened here, or with nothing but its head
     if len(data) != segment.end_position:
         return False
     try:

@@ -112,6 +112,23 @@ def test_after_a_broken_connection_it_goes_on_where_the_follower_says() -> None:
     assert progress.synced_end(B) == 120
 
 
+def test_a_follower_counts_for_nothing_from_its_broken_connection_to_its_word_on_the_next() -> None:
+    """P3: it may come back without what it had. What was committed with that was so before it was asked."""
+    progress = leading(B, C)
+    progress.sent(B, 110, 10, BASE)
+    progress.answered(B, said(110))
+    progress.disconnected(B)
+    progress.connected(B)  # it is asked where it ends, and told of what is committed
+    progress.own_synced(110)
+    assert progress.quorum_end == BASE
+    progress.answered(B, said(BASE))
+    assert progress.quorum_end == BASE
+    progress.disconnected(B)
+    progress.connected(B)
+    progress.answered(B, said(110))
+    assert progress.quorum_end == 110
+
+
 def test_a_gap_sets_it_back_to_the_followers_end() -> None:
     progress = leading(B)
     progress.sent(B, 110, 10, BASE)

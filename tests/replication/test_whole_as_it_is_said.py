@@ -42,6 +42,8 @@ def test_a_short_copy_is_not_called_whole_right_after_a_snapshot() -> None:
             tasks.append(asyncio.ensure_future(ask()))
             restored()
 
+        for other in world.up:  # what its leader had sent never comes
+            world.network.reset(other.host, behind.host)
         with mock.patch.object(metadata, "_on_restored", asked_first):
             world.network.heal()
             await until(lambda: bool(answers), 60)

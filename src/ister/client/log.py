@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 import msgspec
 
@@ -30,6 +30,8 @@ from ister.names import normalise_topic
 from ister.protocol.messages import ANY_OFFSET
 
 CLIENT_NAME: Final = "ister-python/0.1.0"
+OnTimeout = Literal["go on", "fail"]
+"""What a producer does after a batch that timed out."""
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -153,11 +155,21 @@ class Log(Administration):
         idempotent: bool = True,
         max_in_flight: int = 5,
         buffer_bytes: int = 32 * 1024 * 1024,
+        on_timeout: OnTimeout = "go on",
     ) -> Producer:
         """A producer of its own identity; use it in an `async with`.
 
         `idempotent=False` lets a retry append a second copy, and frames change places after an error.
+        A batch that times out may be stored yet, behind those that follow it. With `on_timeout="fail"` none
+        follows: all that is not acknowledged fails with it, and the producer takes nothing more.
         """
+        if on_timeout not in ("go on", "fail"):
+            raise ConfigError(f"on_timeout is {on_timeout!r}", hint='Choose "go on" or "fail".')
+        if on_timeout == "fail" and not idempotent:
+            raise ConfigError(
+                'on_timeout="fail" with idempotent=False',
+                hint="Only an idempotent producer keeps its records in order: leave out one of the two.",
+            )
         producer = Producer(
             linger_ms=linger_ms,
             batch_bytes=batch_bytes,
@@ -165,7 +177,9 @@ class Log(Administration):
             buffer_bytes=buffer_bytes,
             compression=compression,
         )
-        producer.attach(self._sequencer(topic, max_in_flight, idempotent, producer))
+        sequencer = self._sequencer(topic, max_in_flight, idempotent, producer)
+        sequencer.goes_on = on_timeout == "go on"
+        producer.attach(sequencer)
         self._producers = [known for known in self._producers if not known.is_closed]
         self._producers.append(producer)
         return producer

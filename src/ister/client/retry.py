@@ -26,6 +26,7 @@ _TOKEN_SPAN: Final = 1 << 63
 _WORTH_A_WORD_S: Final = 2.5
 _LONG_S: Final = 5.0
 
+MAY_LAND: Final = "It may be stored yet, behind what is sent after it: read the end of the topic to see."
 _KNOWN_NOT_DONE: Final = (NodeUnreachable, NotLeader, OutOfSequence, Overloaded)
 
 
@@ -57,6 +58,8 @@ def gave_up(
     if topic and isinstance(error, NodeUnreachable) and "topic recover" not in hint:
         hint = f"{hint} If it is gone for good, `ister topic recover {topic}` says what can be done."
     message = f"{what} failed after {tried}; the last error: {error.message}"
+    if in_doubt:
+        hint = f"{hint} {MAY_LAND}"
     if in_doubt and not leaves_doubt(error):
         unknown = f"{message} ({error.code}). An earlier attempt was not answered, and may have succeeded"
         return RequestTimeout(unknown, hint=hint)

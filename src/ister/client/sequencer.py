@@ -14,6 +14,8 @@ while, or for good. What holds throughout:
   itself. Frames before it are settled first, under the old identity. Where the failed frame's own outcome
   is unknown (its time was over before an answer came), those behind it whose outcome is unknown too fail
   with it; a fresh identity for them could append them twice.
+- Such a frame may land yet, behind those that follow: the order holds between frames that were acknowledged
+  without one in doubt before them. Who needs more lets the first that times out be the end (`goes_on`).
 - Where the identity is the caller's own, it knows what each sequence stands for, and a frame that fails for
   good ends it: nothing behind that is sent any more.
 - A log that no longer knows the producer ends it: all that is open fails with `UnknownProducer`. A new
@@ -91,6 +93,8 @@ class Sequencer:
         self.window = window
         self.finished: IsterError | None = None
         """Why nothing more is taken."""
+        self.goes_on = True
+        """Whether anything is sent behind a frame that timed out, and may land behind that yet."""
         self._routes = routes
         self._clock = clock
         self._idempotent = idempotent
@@ -375,10 +379,10 @@ class Sequencer:
             return bool(self._queue)
         while queue and queue[0].is_settled:
             batch = queue.popleft()
-            if batch.error is not None and self._given is not None:
-                self._finish(batch.error)
-                return False
             if batch.error is not None:
+                if self._given is not None or (batch.error.retriable and not self.goes_on):
+                    self._finish(batch.error)
+                    return False
                 self._renew_identity(batch)
                 queue = self._queue
         return bool(queue)

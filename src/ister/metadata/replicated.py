@@ -99,6 +99,8 @@ class ReplicatedMetadata:
         self.starts = starts
         self.announced = asyncio.Event()
         """Set once this node knows what the cluster knew when it was started, and the cluster of it."""
+        self.announced_at: int | None = None
+        """The index that this node had applied then."""
         self.serve_other: ServeOther = _serve_nothing
         self.serve_replicas: ServeReplicas = _serve_no_replicas
         self.on_fatal = on_fatal
@@ -382,6 +384,8 @@ class ReplicatedMetadata:
     def _look_for_myself(self) -> None:
         known = self.state.nodes.get(self.myself.node_id)
         if known is not None and known == node_state_of(upsert_of(self.myself, self.starts)):
+            if not self.announced.is_set():
+                self.announced_at = self.state.applied_index
             self.announced.set()
 
 

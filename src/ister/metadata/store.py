@@ -32,6 +32,12 @@ class MetadataStore(Protocol):
         ...
 
     @property
+    def announced_at(self) -> int | None:
+        """What was applied here when this start was announced; None until it is. A segment with a higher uid
+        was opened while this process was there."""
+        ...
+
+    @property
     def is_alone(self) -> bool:
         """Whether this node decides by itself: then nothing can be in the way of a commit."""
         ...

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 from ister.errors import (
     InvariantBroken,
     IsterError,
+    MetadataContradicts,
     NotLeader,
     Overloaded,
     ShuttingDown,
@@ -38,7 +39,7 @@ from ister.raft.durable import STOPS_HINT, DurableStorage
 from ister.raft.membership import MembershipChange
 from ister.raft.messages import AnyMessage, Entry, EntryKind, SnapshotMetadata, decode_message, encode_message
 from ister.raft.ready import Accepted, Ready, Refusal, Refused, Role, SoftState
-from ister.raft.snapshot_file import WrittenSnapshot
+from ister.raft.snapshot_file import DIRECTORY, WrittenSnapshot
 from ister.raft.storage import SnapshotHandle, StoredState
 from ister.raft.waiting import Waiting
 
@@ -267,6 +268,9 @@ class RaftNode:
         """The core or the state machine raises only where going on would break a promise."""
         try:
             yield
+        except MetadataContradicts as error:
+            where = f"the metadata in {self._disk.location}/{DIRECTORY} and that of another node contradict"
+            self._fail(MetadataContradicts(f"{where} each other: {error.message}", hint=error.hint))
         except IsterError as error:
             self._fail(error)
         except OSError as error:

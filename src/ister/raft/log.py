@@ -21,7 +21,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 
-from ister.errors import invariant
+from ister.errors import MetadataContradicts, invariant
 from ister.raft.messages import Entry
 
 
@@ -109,7 +109,11 @@ class RaftLog:
 
     def truncate_from(self, index: int) -> None:
         """Drop the entry there and all after it. Committed ones never go."""
-        invariant(index > self.commit, f"cutting the log at {index}, which is committed up to {self.commit}")
+        if index <= self.commit:
+            raise MetadataContradicts(
+                f"the leader has another entry {index} than this node, which knows that entries up to "
+                f"{self.commit} were committed"
+            )
         del self._entries[index - self.base_index - 1 :]
         while self._term_starts and self._term_starts[-1] >= index:
             self._term_starts.pop()

@@ -6,7 +6,7 @@ asks for work, sends what each peer may now have. So proposals that come togethe
 
 from __future__ import annotations
 
-from ister.errors import invariant
+from ister.errors import MetadataContradicts
 from ister.raft.messages import (
     NOBODY,
     AppendAnswer,
@@ -72,11 +72,11 @@ class Replication(Snapshots):
         if message.refused:
             progress.refuse(message.index, self._next_after_conflict(message))
             return
-        invariant(
-            message.index <= self.log.last_index,
-            f"node {message.sender} acknowledges {message.index}; this leader's log ends at "
-            f"{self.log.last_index}",
-        )
+        if message.index > self.log.last_index:
+            raise MetadataContradicts(
+                f"a follower has {message.index} committed entries, and this node, which was elected without "
+                f"it, has {self.log.last_index} in all"
+            )
         if progress.accept(message.index):
             self._advance_commit()
 
@@ -174,6 +174,11 @@ class Replication(Snapshots):
 
     def _on_heartbeat(self, message: Heartbeat) -> None:
         self._follow(message.sender)
+        if message.commit > self.log.last_index:
+            raise MetadataContradicts(
+                f"{message.commit} entries were durable here once, as the leader knows, and there are "
+                f"{self.log.last_index}"
+            )
         if message.commit > self.log.commit:
             self.log.commit_to(message.commit)
         self._send(HeartbeatAnswer(self.id, message.sender, self.term, message.round))

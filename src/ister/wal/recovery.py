@@ -38,7 +38,7 @@ from ister.frame import (
 )
 from ister.io.disk import Disk, File, parent
 from ister.wal.checking import next_frame
-from ister.wal.doubts import doubtful_until, remember_doubt
+from ister.wal.doubts import HEAD_BYTES, cut_log, doubtful_until, remember_doubt
 from ister.wal.marks import durable_before, uid_of
 from ister.wal.producers import ProducerRow, ProducerTable
 from ister.wal.side_file import SparseIndex, checkpoint_block, read_blocks, write_block
@@ -113,15 +113,17 @@ class Recovered:
 def create(
     disk: Disk, identity: SegmentIdentity, carried: list[ProducerRow], last_append_time_us: int
 ) -> Recovered:
-    """Make a new segment's files, durably. The segment is empty."""
+    """Make a new segment's files, durably. The segment is empty, and has a head: none is emptied unseen."""
     with ExitStack() as opened:
         file = disk.open(identity.path + ".log", create=True)
         opened.callback(file.close)
         side = disk.open(identity.path + ".side", create=True)
         opened.callback(side.close)
-        for made in (file, side):
-            made.truncate(0)
-        # Of an empty file only the name has to last: the first frame is synced before it is acknowledged.
+        if side.size():  # checkpoints of a log that is gone would speak of this one after a crash
+            side.truncate(0)
+            side.sync()
+        cut_log(file, 0)
+        file.sync()
         disk.sync_directory(parent(identity.path))
         opened.pop_all()
     table = ProducerTable(carried)
@@ -402,6 +404,8 @@ def make_durable(
         chunk = state.file.read(min(_CHUNK_BYTES, state.position - position), position)
         state.file.write([chunk], position)
         position += len(chunk)
+    if state.file.size() < HEAD_BYTES and not gives_back_space:
+        cut_log(state.file, 0)
     state.file.sync()
 
 

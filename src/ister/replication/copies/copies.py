@@ -40,6 +40,8 @@ from ister.replication.places import Place, Places
 from ister.replication.recovery.fences import write_fence
 from ister.replication.stream.follower import Known
 from ister.replication.stream.following import Followers
+from ister.replication.stream.witness import Witness
+from ister.wal.doubts import doubt_what_is_missing, doubtful_until, forget_doubt
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import GroupCommit
 from ister.wal.leases import Leases
@@ -92,8 +94,18 @@ class Copies:
         self._places = Places(metadata, identity_of)
         self._busy = Locks()
         """Of segments that somebody fences, copies or cuts: one at a time."""
+        self._witness = Witness(metadata)
         self.followers = Followers(
-            member, disk, self._places, self.lock, commits, leases, hot, leader.follower_committed, counters
+            member,
+            disk,
+            self._places,
+            self.lock,
+            commits,
+            leases,
+            hot,
+            leader.follower_committed,
+            counters,
+            self._witness,
         )
         self.commit_known: dict[int, int] = {}
         """Of segments whose stream has ended here, and that were not cut at their seal yet."""
@@ -146,12 +158,7 @@ class Copies:
             await self._in_recovery(request)  # still: it may have been sealed while this waited
             is_leader = state.leader == self._member
             self.close_fenced(state.uid)
-            found = await run_to_end(
-                self._disk,
-                lambda: _fence(self._disk, place, request.recovery, is_leader, known.synced),
-                Recovered.close,
-            )
-            self._fenced[state.uid] = found
+            found = await self._fence(place, request.recovery, is_leader, known.synced)
         self._counters.fences.add()
         log.info(
             "fenced",
@@ -166,6 +173,26 @@ class Copies:
         )
         return FenceAnswer(found.end_offset, found.position, found.in_doubt, known.commit_end)
 
+    async def _fence(
+        self, place: Place, recovery: int, is_leader: bool, synced: Synced | None = None
+    ) -> Recovered:
+        """The log, fenced and open to be copied from; its lock is held."""
+        uid, may_be_missing = place.segment.uid, self._may_be_missing(place)
+        found = self._fenced[uid] = await run_to_end(
+            self._disk,
+            lambda: _fence(self._disk, place, recovery, is_leader, may_be_missing, synced),
+            Recovered.close,
+        )
+        self._witness.made(uid)
+        return found
+
+    def _may_be_missing(self, place: Place) -> bool:
+        """Whether nothing can have been acknowledged from here if the log is not here: nobody appends before
+        the leader's log was made, and a substitute has none."""
+        segment = place.segment
+        is_replica = self._member in segment.replicas
+        return not (is_replica and segment.log_exists) or self._witness.has_made_none(segment.uid)
+
     async def copy(self, request: Copy) -> CopyAnswer:
         """Bring the log here up to where the recovery says. A substitute begins with nothing."""
         place = await self._in_recovery(request)
@@ -173,13 +200,19 @@ class Copies:
         async with self.lock(request.segment_uid):
             await self._in_recovery(request)
             self.close_fenced(request.segment_uid)
-            await run_to_end(self._disk, lambda: _promise(self._disk, place, request.recovery))
+            may_be_missing = self._may_be_missing(place)
+            await run_to_end(
+                self._disk, lambda: _promise(self._disk, place, request.recovery, may_be_missing)
+            )
+            self._witness.made(request.segment_uid)
             copied = await copy_log(
                 self._disk,
                 self._clock,
                 wanted_of(place, request.end_offset),
                 self.sources.one(place.topic.uid, place.segment.uid, request.source, request.recovery),
             )
+            # No record was acknowledged past the end that a recovery has chosen, and none will be.
+            await run_to_end(self._disk, lambda: forget_doubt(self._disk, place.identity.path))
         return CopyAnswer(copied.end_offset, copied.end_position)
 
     async def fold(self, topic_uid: int, segment_uid: int, end_offset: int) -> Copied:
@@ -187,6 +220,8 @@ class Copies:
         place = await self.find(topic_uid, segment_uid, 0)
         async with self.lock(segment_uid):
             self.close_fenced(segment_uid)
+            if not self._may_be_missing(place):  # since it was fenced
+                await run_to_end(self._disk, lambda: doubt_what_is_missing(self._disk, place.identity.path))
             return await copy_log(
                 self._disk, self._clock, wanted_of(place, end_offset), Source("nobody", _nothing_more)
             )
@@ -203,13 +238,7 @@ class Copies:
             await self._in_recovery(request)
             opened = self._fenced.get(state.uid)
             if opened is None:
-                is_leader = state.leader == self._member
-                opened = await run_to_end(
-                    self._disk,
-                    lambda: _fence(self._disk, place, request.recovery, is_leader),
-                    Recovered.close,
-                )
-                self._fenced[state.uid] = opened
+                opened = await self._fence(place, request.recovery, state.leader == self._member)
             try:
                 return await run_to_end(
                     self._disk,
@@ -273,6 +302,7 @@ class Copies:
     async def sealed(self, place: Place) -> None:
         """The metadata has sealed a segment that was followed here: the stream has nothing more to bring."""
         segment = place.segment
+        self._witness.forget([segment.uid])
         commit = (await self.followers.end(segment.uid, Refusal.SEALED)).commit_end
         if segment.leader == self._member and (segment.recovery or segment.lost_from is not None):
             known = await self._leader.stop_leading(place.topic.uid, segment.uid)
@@ -287,6 +317,7 @@ class Copies:
             if uid in self._fenced:
                 async with self.lock(uid):
                     self.close_fenced(uid)
+            self._witness.forget([uid])
             await self.followers.end(uid, Refusal.UNKNOWN)
 
     async def forget_all_but(self, segment_uids: set[int]) -> None:
@@ -312,16 +343,18 @@ class Copies:
 
 
 def _fence(
-    disk: Disk, place: Place, recovery: int, is_leader: bool, synced: Synced | None = None
+    disk: Disk, place: Place, recovery: int, is_leader: bool, may_be_missing: bool, synced: Synced | None
 ) -> Recovered:
     """Make what is there durable, and the promise. The promise comes first: a crash in between is no harm."""
     identity, state = place.identity, place.segment
-    _promise(disk, place, recovery)
+    _promise(disk, place, recovery, may_be_missing)
     carried, time_us = state.carried_producers, state.carried_append_time_us
     if not disk.exists(identity.path + ".log"):
         if (is_leader and state.log_exists) or (synced is not None and synced.position):
             raise CorruptSegment(f"the log of {identity.key} was here, and is not")
-        return create(disk, identity, carried, time_us)
+        made = create(disk, identity, carried, time_us)
+        made.in_doubt = doubtful_until(disk, identity.path) > 0
+        return made
     return recover(
         disk,
         identity,
@@ -333,9 +366,12 @@ def _fence(
     )
 
 
-def _promise(disk: Disk, place: Place, recovery: int) -> None:
+def _promise(disk: Disk, place: Place, recovery: int, may_be_missing: bool) -> None:
+    """Take no more appends, durably; and remember a log that is lost before anything is in its place (P3)."""
     disk.make_directory(place.identity.path.rpartition("/")[0])
     write_fence(disk, place.identity.path, recovery)
+    if not may_be_missing:
+        doubt_what_is_missing(disk, place.identity.path)
 
 
 def wanted_of(place: Place, end_offset: int) -> Wanted:

@@ -29,6 +29,7 @@ from ister.io.clock import Clock
 from ister.io.disk import Disk, File, parent
 from ister.replication.background import Throttle, run_to_end
 from ister.wal.checking import check_run
+from ister.wal.doubts import cut_log
 from ister.wal.producers import ProducerRow, ProducerTable
 from ister.wal.reader import plan_read
 from ister.wal.recovery import Recovered, SegmentIdentity, create, recover
@@ -136,11 +137,7 @@ def _open_or_create(disk: Disk, wanted: Wanted) -> Recovered:
     identity = wanted.identity
     if disk.exists(identity.path + ".log"):
         return recover(disk, identity, wanted.carried, wanted.last_append_time_us, is_follower=True)
-    directory = parent(identity.path)
-    disk.make_directory(directory)
-    # Checkpoints of a log that is gone would speak of the new one after a crash.
-    disk.remove(identity.path + ".side")
-    disk.sync_directory(directory)
+    disk.make_directory(parent(identity.path))
     return create(disk, identity, wanted.carried, wanted.last_append_time_us)
 
 
@@ -231,7 +228,7 @@ class _GrowingLog:
             state.file.write([data], state.position)
         except OSError:
             with contextlib.suppress(OSError):  # a part of it may be there: recovery would cut it too
-                state.file.truncate(state.position)
+                cut_log(state.file, state.position)
             raise
         for header in headers:
             state.take(header)
@@ -242,7 +239,7 @@ class _GrowingLog:
         """Nothing more comes: give reserved space back, make all of it durable, and quick to open."""
         state = self._state
         if state.file.size() > state.position:
-            state.file.truncate(state.position)
+            cut_log(state.file, state.position)
         self._sync()
 
     def _sync(self) -> None:

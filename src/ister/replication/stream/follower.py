@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ister.callers import Caller
-from ister.errors import BadRequest, IsterError, RequestTimeout, SegmentFenced, UnknownTopic
+from ister.errors import BadRequest, IsterError, RequestTimeout, SegmentFenced, StorageFailed, UnknownTopic
 from ister.frame import FrameHeader
 from ister.protocol.codec import encode_header, encode_message
 from ister.protocol.peer import node_of
@@ -59,6 +59,7 @@ class Follower:
         open_log: Callable[[Follower], asyncio.Task[FollowedSegment]],
         on_committed: Callable[[], None],
         on_not_opened: Callable[[Follower], None],
+        on_doubt_ended: Callable[[Follower], None],
         counters: ReplicationCounters,
         disk_faults: dict[int, str],
     ) -> None:
@@ -71,8 +72,11 @@ class Follower:
         """The connection that is known to be the leader's; it is asked who it is once."""
         self.refusal: Replicated | None = None
         """What everything is answered with: this copy takes nothing more."""
+        self.ends_doubt = False
+        """Whether the log is in doubt until it has what the leader, from now on, calls committed (P3)."""
         self._on_committed = on_committed
         self._on_not_opened = on_not_opened
+        self._on_doubt_ended = on_doubt_ended
         self._counters = counters
         self._disk_faults = disk_faults
         self._queue: deque[_Received] = deque()
@@ -146,6 +150,12 @@ class Follower:
             self._counters.bytes_in.add(len(payload))
             self._counters.records_in.add(log_.end_offset - before)
         log_.commit_told(message.commit_end)
+        self._settle_doubt(log_)
+
+    def _settle_doubt(self, log_: FollowedSegment) -> None:
+        if self.ends_doubt and self._leads is not None and log_.durable_end >= log_.known_commit:
+            self.ends_doubt = False
+            self._on_doubt_ended(self)
 
     def is_led_by(self, caller: Caller) -> bool:
         assert caller.hello is not None, "frames are taken after a hello only"
@@ -196,6 +206,7 @@ class Follower:
         if self.log is not None and self.refusal is None:
             # On the leader's last connection: the one that this came on may be gone.
             _answer(self._leads or caller, Replicated(self.segment_uid, self.log.durable_end))
+            self._settle_doubt(self.log)
 
     def refused(self, token: int, error: IsterError) -> None:
         caller, size = self._waiting.pop(token)
@@ -253,6 +264,8 @@ class Follower:
 
 def disk_fault(error: BaseException | None) -> str:
     """What a failed write says of the disk, for people; empty if it was something else that failed."""
+    if isinstance(error, StorageFailed):
+        error = error.__cause__
     if not isinstance(error, OSError) or error.errno is None or isinstance(error, ConnectionError):
         return ""
     state = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "fails"

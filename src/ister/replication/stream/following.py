@@ -3,12 +3,15 @@
 Fault model: as of `follower`. Messages may also come late: on a connection that their sender has given up,
 for a segment that was sealed since, or before this node has heard of it. A log that could not be written is
 opened again when the leader asks next, and what this process had answered for is known until then: a tail
-that the failed write left is no loss (P3).
+that the failed write left is no loss (P3). A log that is missing or emptied is begun anew, in doubt: it may
+have had what was acknowledged. The doubt ends when the log has all that its leader, after hearing where it
+ends, calls committed; the leader says so of an empty segment too, as soon as it is opened.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Set
 from contextlib import AbstractAsyncContextManager
 
@@ -22,12 +25,16 @@ from ister.replication.counters import ReplicationCounters
 from ister.replication.places import Place, Places
 from ister.replication.recovery.fences import read_fence
 from ister.replication.stream.follower import Follower, Known
+from ister.replication.stream.witness import Witness
+from ister.wal.doubts import doubt_what_is_missing, doubtful_until, forget_doubt
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import GroupCommit
 from ister.wal.leases import Leases
 from ister.wal.recovery import Recovered, Synced, create, recover
 from ister.wal.segment import FsyncPolicy
 from ister.wal.tail import HotTail
+
+log = logging.getLogger("ister.replication.stream.following")
 
 
 class Followers:
@@ -42,6 +49,7 @@ class Followers:
         hot: HotTail,
         on_committed: Callable[[int], None],
         counters: ReplicationCounters,
+        witness: Witness,
     ) -> None:
         """`lock` is of a segment's log; `on_committed` is told of which topic more may be read."""
         self._member = member
@@ -53,6 +61,7 @@ class Followers:
         self._hot = hot
         self._on_committed = on_committed
         self._counters = counters
+        self._witness = witness
         self._by_segment: dict[int, Follower] = {}
         self._last_calls: dict[int, Caller] = {}
         """The connections on which other members send frames now."""
@@ -60,6 +69,7 @@ class Followers:
         """Of logs that could not be written, and were not opened again yet."""
         self._disk_faults: dict[int, str] = {}
         """Of logs that could not be written or opened for their disk's sake, and were not written since."""
+        self._forgetting: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._by_segment)
@@ -96,6 +106,7 @@ class Followers:
                 ),
                 lambda: self._on_committed(message.topic_uid),
                 self._not_opened,
+                self._doubt_ended,
                 self._counters,
                 self._disk_faults,
             )
@@ -130,9 +141,16 @@ class Followers:
             # One that does not lead is refused when its message is taken; it has no say before that either.
             policy = FsyncPolicy(message.fsync) if follower.is_led_by(caller) else FsyncPolicy.FSYNC
             known = self._known.get(state.uid, Known())
+            may_be_missing = self._witness.has_made_none(state.uid)
             recovered = await run_to_end(
-                self._disk, lambda: _open_copy(self._disk, place, known.synced), Recovered.close
+                self._disk,
+                lambda: _open_copy(self._disk, place, known.synced, may_be_missing),
+                Recovered.close,
             )
+            self._witness.made(state.uid)
+            # What the leader says is committed is newer than what this process answered for on an earlier
+            # connection; but not than what it answered for on this one, before its disk failed.
+            follower.ends_doubt = recovered.in_doubt and known.synced is None
             opened = FollowedSegment(
                 place.identity,
                 recovered,
@@ -144,6 +162,25 @@ class Followers:
             )
             opened.commit_told(known.commit_end)
             return opened
+
+    def _doubt_ended(self, follower: Follower) -> None:
+        """The log has all that may have been acknowledged from here."""
+        task = asyncio.get_running_loop().create_task(self._forget_doubt(follower))
+        self._forgetting.add(task)
+        task.add_done_callback(self._forgetting.discard)
+
+    async def _forget_doubt(self, follower: Follower) -> None:
+        uid = follower.segment_uid
+        async with self._lock(uid):
+            if self._by_segment.get(uid) is not follower or follower.log is None or follower.refusal:
+                return  # it is somebody else's by now
+            path, key = follower.log.identity.path, follower.log.identity.key
+            try:
+                await run_to_end(self._disk, lambda: forget_doubt(self._disk, path))
+            except OSError as error:
+                log.warning("%s stays in doubt here, though it has all that is committed: %s", key, error)
+                return
+            log.info("the copy of %s is not in doubt any more: it has all that is committed", key)
 
     # The end.
 
@@ -173,9 +210,10 @@ class Followers:
     async def close(self) -> None:
         for uid in list(self._by_segment):
             await self.end(uid, Refusal.STORAGE)
+        await asyncio.gather(*self._forgetting)
 
 
-def _open_copy(disk: Disk, place: Place, synced: Synced | None) -> Recovered:
+def _open_copy(disk: Disk, place: Place, synced: Synced | None, may_be_missing: bool) -> Recovered:
     """The log of a segment that another node leads, to go on with it; a new one if there is none."""
     identity, state = place.identity, place.segment
     fence = read_fence(disk, identity.path)
@@ -183,8 +221,13 @@ def _open_copy(disk: Disk, place: Place, synced: Synced | None) -> Recovered:
         raise SegmentFenced(f"{identity.key} was fenced by recovery {fence}")
     carried, time_us = state.carried_producers, state.carried_append_time_us
     disk.make_directory(identity.path.rpartition("/")[0])
-    if disk.exists(identity.path + ".log"):
-        return recover(disk, identity, carried, time_us, is_follower=True, synced=synced)
-    if synced is not None and synced.position:
+    is_there = disk.exists(identity.path + ".log")
+    if not is_there and synced is not None and synced.position:
         raise CorruptSegment(f"the log of {identity.key} was here, and is not")
-    return create(disk, identity, carried, time_us)
+    if not may_be_missing:
+        doubt_what_is_missing(disk, identity.path)
+    if is_there:
+        return recover(disk, identity, carried, time_us, is_follower=True, synced=synced)
+    made = create(disk, identity, carried, time_us)
+    made.in_doubt = doubtful_until(disk, identity.path) > 0
+    return made

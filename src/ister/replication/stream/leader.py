@@ -129,7 +129,7 @@ class Leading:
         if self.segment.durable_end == self.segment.identity.base_offset:
             # Nothing is durable here yet. What it may have of that it is sent again, and skips.
             self.progress.answered(member, Replicated(self.uid, self.segment.durable_end))
-            return
+        # Of an empty segment too: it makes its log by that, and a doubt of it ends (P3).
         self._send(member, self.progress.synced_end(member), 0, (), 0)
 
     def disconnected(self, member: int) -> None:

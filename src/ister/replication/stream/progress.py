@@ -6,8 +6,9 @@ connection in order; answers of a connection that broke are not told any more.
 What holds:
 - `quorum_end` never goes back, is never past what this leader has synced itself, and is always an end that
   some replica reported: of a cycle, and so of a frame.
-- A follower counts for what it said in an answer that refuses nothing. One that was fenced helps to
-  acknowledge nothing more (F2), whatever it had before.
+- A follower counts for what it said, on the connection that there is, in an answer that refuses nothing. One
+  that was fenced helps to acknowledge nothing more (F2), whatever it had before. One that comes back may have
+  lost what it had: whatever was committed with its help was so before it was asked where it ends now (P3).
 - A follower cannot have what it was not sent by this process, which is the only one that ever wrote to this
   segment (A3). One that says so has another log: that stops the leader rather than being counted.
 """
@@ -144,7 +145,10 @@ class Progress:
         follower.nothing_under_way()
 
     def _advance(self) -> None:
-        ends = [follower.synced_end for follower in self._followers.values()]
+        ends = [
+            follower.synced_end if follower.sent_end is not None else self._base_offset
+            for follower in self._followers.values()
+        ]
         ends.append(self._own_synced)
         ends.sort(reverse=True)
         end = min(self._own_synced, ends[self.quorum - 1])
