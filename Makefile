@@ -6,11 +6,13 @@ JOBS       ?= 2
 SEEDS      ?= 2000
 CLUSTER_SEEDS ?= 2000
 REPLICA_SEEDS ?= 2000
+MOVE_SEEDS ?= 300
 LOSS_SEEDS ?= 500
 FIRST_SEED ?= 0
 ROUNDS     ?= 200
 CHAOS_SECONDS ?= 60
 REPLICA_SECONDS ?= 120
+MOVE_SECONDS ?= 1200
 SPARK_KILLS ?= 20
 
 SETUP := $(PYTHON) scripts/setup.py
@@ -24,7 +26,7 @@ help: ## this list
 	@echo
 	@awk -F ' *## ' '/^[a-z]+:.*## / { split($$1, name, ":"); printf "  %-8s %s\n", name[1], $$2 }' Makefile
 	@echo
-	@echo 'Settings: PYTHON=$(PYTHON) JOBS=$(JOBS) SEEDS=$(SEEDS) CLUSTER_SEEDS=$(CLUSTER_SEEDS) REPLICA_SEEDS=$(REPLICA_SEEDS) LOSS_SEEDS=$(LOSS_SEEDS) FIRST_SEED=$(FIRST_SEED) ROUNDS=$(ROUNDS) CHAOS_SECONDS=$(CHAOS_SECONDS) REPLICA_SECONDS=$(REPLICA_SECONDS) SPARK_KILLS=$(SPARK_KILLS)'
+	@echo 'Settings: PYTHON=$(PYTHON) JOBS=$(JOBS) SEEDS=$(SEEDS) CLUSTER_SEEDS=$(CLUSTER_SEEDS) REPLICA_SEEDS=$(REPLICA_SEEDS) LOSS_SEEDS=$(LOSS_SEEDS) MOVE_SEEDS=$(MOVE_SEEDS) FIRST_SEED=$(FIRST_SEED) ROUNDS=$(ROUNDS) CHAOS_SECONDS=$(CHAOS_SECONDS) REPLICA_SECONDS=$(REPLICA_SECONDS) MOVE_SECONDS=$(MOVE_SECONDS) SPARK_KILLS=$(SPARK_KILLS)'
 
 setup: ## make .venv and install everything into it (again only when something changed)
 	@$(SETUP) full
@@ -45,16 +47,18 @@ check: setup ## format, lint, types and the quick tests: before every commit
 test: setup ## every test
 	$(RUN) -m pytest -n $(JOBS) --dist worksteal
 
-sim: setup ## SEEDS simulated runs of a broker, CLUSTER_SEEDS of clusters, REPLICA_SEEDS with lost disks, LOSS_SEEDS with lost records
+sim: setup ## SEEDS simulated runs of a broker, CLUSTER_SEEDS of clusters, REPLICA_SEEDS with lost disks, LOSS_SEEDS with lost records, MOVE_SEEDS with moves and drains
 	$(RUN) -m tests.simulation.run broker --seeds $(SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 	$(RUN) -m tests.simulation.run cluster --seeds $(CLUSTER_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 	$(RUN) -m tests.simulation.run replicas --seeds $(REPLICA_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 	$(RUN) -m tests.simulation.run losses --seeds $(LOSS_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
+	$(RUN) -m tests.simulation.run moves --seeds $(MOVE_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 
-chaos: setup ## ROUNDS of kill -9 of a broker, CHAOS_SECONDS of it in a cluster, REPLICA_SECONDS with disks lost, SPARK_KILLS of a query of Spark
+chaos: setup ## ROUNDS of kill -9 of a broker, CHAOS_SECONDS of it in a cluster, REPLICA_SECONDS with disks lost, 500 moves in MOVE_SECONDS at most, SPARK_KILLS of a query of Spark
 	$(RUN) -m tests.chaos.run --rounds $(ROUNDS)
 	$(RUN) -m tests.chaos.cluster --seconds $(CHAOS_SECONDS)
 	$(RUN) -m tests.chaos.replicas --seconds $(REPLICA_SECONDS)
+	$(RUN) -m tests.chaos.moves --seconds $(MOVE_SECONDS)
 	$(RUN) -m tests.chaos.spark --kills $(SPARK_KILLS)
 
 bench: setup ## speed and memory, beside the raw limit of this machine

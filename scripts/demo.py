@@ -29,6 +29,8 @@ RUN_SECONDS = 6.0
 KILL_AFTER_SECONDS = 2.5
 DOWN_SECONDS = 0.5
 CLUSTER_SECONDS = 6.0
+MOVE_SECONDS = 4.0
+MOVES = 4
 NODES = 3
 
 BOLD, DIM, PLAIN = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if sys.stdout.isatty() else ("", "", "")
@@ -179,6 +181,7 @@ async def tell(brokers: list[BrokerProcess]) -> Story:
         await lose_the_leader(log, brokers, story)
         await work
         await show_health(brokers, "--exit-when-healthy", "--nodes", str(NODES), "--timeout", "60s")
+        await move_about(log, story)
         async with asyncio.timeout(60):
             while len(story.tailed) < len(story.acknowledged):
                 if watch[0].done():
@@ -232,6 +235,26 @@ async def lose_the_leader(log: ister.Log, brokers: list[BrokerProcess], story: S
     say(f"node {leader} starts again, with an empty disk", "its copies are made anew from the others'")
     join = ",".join(f"127.0.0.1:{one.peer_port}" for one in brokers if one is not broker)
     await asyncio.to_thread(broker.start, "--join", join)
+
+
+async def move_about(log: ister.Log, story: Story) -> None:
+    """The topic goes from node to node while it is written; what the producers notice of it."""
+    say(f"the topic is moved {MOVES} times while it is written", "ister topic move orders --to 2, and so on")
+    before, story.longest_stall = story.longest_stall, 0.0
+    work = asyncio.create_task(write(log, "r", story, MOVE_SECONDS))
+    for _ in range(MOVES):
+        await asyncio.sleep(MOVE_SECONDS / (MOVES + 1))
+        found = await log.unload_topic(TOPIC)
+        async with asyncio.timeout(60):
+            while not found.is_over:
+                await asyncio.sleep(0.02)
+                (found,) = await log.moves(move=found.move)
+        if found.stage != "done":
+            raise SystemExit(f"FAILED: move {found.move} {found.stage}: {found.detail}")
+        print(f"    node {found.source} to node {found.target} at offset {found.end_offset:,}", flush=True)
+    await work
+    say(f"the longest pause of a producer was {story.longest_stall * 1000:.0f} ms", "and no error")
+    story.longest_stall = max(before, story.longest_stall)
 
 
 async def show_health(brokers: list[BrokerProcess], *more: str) -> None:

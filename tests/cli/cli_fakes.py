@@ -24,6 +24,7 @@ from ister.protocol.messages import (
     TopicDescription,
     TopicSettings,
 )
+from ister.protocol.moves import BalanceAnswer, DrainDescription, MoveDescription, NodeBurden
 from ister.protocol.recovery import TopicRecovery
 from ister.settings import validate_settings
 
@@ -114,6 +115,10 @@ class FakeLog:
         """How it stands with the open segment of whichever topic is asked for."""
         self.administered: list[tuple[object, ...]] = []
         self.detail = ""
+        self.stages = ["done"]
+        """Of the moves that there are."""
+        self.drains = [0]
+        """How much a drained node has, at each look; the last one for ever."""
 
     async def __aenter__(self) -> FakeLog:
         return self
@@ -190,6 +195,51 @@ class FakeLog:
         if node_id == 1:
             raise BadRequest("node 1 holds the open default/events:1", hint="Move it away first.")
         return NodeAnswer(node_id, self.detail)
+
+    def _move(self, topic: str, source: int, target: int, stage: str, move: int = 7) -> MoveDescription:
+        is_over = stage in ("done", "planned", "cancelled", "failed")
+        sealed = 3 if stage == "done" else 0
+        return MoveDescription(
+            move, topic, source, target, "operator", stage, is_over, True, 1, sealed, 22, self.detail
+        )
+
+    async def move_topic(self, name: str, node_id: int, *, plan: bool = False) -> MoveDescription:
+        self.administered.append(("move_topic", name, node_id, *(["plan"] if plan else [])))
+        return self._move(f"default/{name}", 1, node_id, "planned" if plan else "requested", 0 if plan else 7)
+
+    async def unload_topic(self, name: str, *, plan: bool = False) -> MoveDescription:
+        self.administered.append(("unload_topic", name))
+        return self._move(f"default/{name}", 1, 2, "planned" if plan else "requested")
+
+    async def release_topic(self, name: str) -> MoveDescription:
+        self.administered.append(("release_topic", name))
+        return self._move(f"default/{name}", 1, 0, "done", 0)
+
+    async def moves(self, topic: str = "", move: int = 0) -> list[MoveDescription]:
+        return [self._move("default/events", 1, 3, stage) for stage in self.stages]
+
+    async def cancel_move(self, move: int) -> MoveDescription:
+        self.administered.append(("cancel_move", move))
+        return self._move("default/events", 1, 3, "cancelled", move)
+
+    async def drain_node(
+        self, node_id: int, *, dry_run: bool = False, max_parallel: int = 4
+    ) -> DrainDescription:
+        self.administered.append(("drain_node", node_id, "dry" if dry_run else max_parallel))
+        left = self.drains[0] if len(self.drains) == 1 else self.drains.pop(0)
+        return DrainDescription(node_id, not dry_run, left, 0, left, left * 1000, 0, self.detail)
+
+    async def activate_node(self, node_id: int) -> DrainDescription:
+        self.administered.append(("activate_node", node_id))
+        return DrainDescription(node_id, False, 1, 0, 0, 0, 0)
+
+    async def balance(self, *, dry_run: bool = False, strategy: str = "") -> BalanceAnswer:
+        self.administered.append(("balance", "dry" if dry_run else "", strategy))
+        burdens = [NodeBurden(node, 9 if node == 1 else 0, 0.0, 0.0, 0.1, 0, 0, 9.0) for node in (1, 2)]
+        stage = "planned" if dry_run else "requested"
+        return BalanceAnswer(
+            strategy or "fair", 0.3, 1.0, 0.0, burdens, [self._move("default/events", 1, 2, stage)]
+        )
 
     async def promote_node(self, node_id: int) -> NodeAnswer:
         self.administered.append(("promote_node", node_id))

@@ -1,9 +1,10 @@
 """Many seeds of a world: `python -m tests.simulation.run broker --seeds 2000 --first-seed 0 --jobs 2`.
 
 `broker` is one broker, `cluster` three or five, `replicas` these with segments on several disks, and disks
-that are lost and rot, `losses` with an operator who gives records up. `--seed 17` plays one alone. Every
-hundredth seed is played twice, and must give the same trace (checker 15). A seed that fails is printed with
-what it broke, the end of its trace, and how it is played again; the exit code is then 1.
+that are lost and rot, `losses` with an operator who gives records up, `moves` with one who moves topics and
+drains nodes. `--seed 17` plays one alone. Every hundredth seed is played twice, and must give the same
+trace (checker 15). A seed that fails is printed with what it broke, the end of its trace, and how it is
+played again; the exit code is then 1.
 """
 
 from __future__ import annotations

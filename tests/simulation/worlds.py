@@ -6,10 +6,11 @@ from typing import Any
 
 from tests.cluster.scenario import ClusterRun
 from tests.losses_sim.scenario import LossRun
+from tests.moves_sim.scenario import MoveRun
 from tests.replicas_sim.scenario import ReplicatedRun
 from tests.simulation.scenario import BrokerRun
 from tests.simulation.seeded import SeededRun
 
 WORLDS: dict[str, type[SeededRun[Any]]] = {
-    kind.world: kind for kind in (BrokerRun, ClusterRun, ReplicatedRun, LossRun)
+    kind.world: kind for kind in (BrokerRun, ClusterRun, ReplicatedRun, LossRun, MoveRun)
 }

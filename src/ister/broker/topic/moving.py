@@ -71,7 +71,7 @@ def why_not_led_by(member: int, seen: Seen) -> str:
     """Why no topic can be moved to a member now, in words; empty if one can."""
     node = f"node {node_of(member)}"
     if member not in seen.active:
-        return f"{node} is not in the cluster on that disk"
+        return f"{node} is not in the cluster on that disk, or is only joining"
     if member not in seen.alive:
         return f"{node} does not answer"
     if member in seen.unwanted:

@@ -1,0 +1,59 @@
+"""What only a simulation can see of moves: each command, as it is applied, against what was so before.
+
+Besides what `tests.replicas_sim.watch` looks at:
+
+- A seal that carries a move's id was applied: the move was not cancelled, and the target leads (M2, E7).
+- A topic has one move at a time that is not over (M1).
+- A drained node left a list: of those that stay, one has all of it on its disk, or had until it rotted (D1).
+"""
+
+from __future__ import annotations
+
+from ister.broker.node.broker import Broker
+from ister.metadata.commands import AnyCommand, Outcome, Result, SealSegment, SetReplicas
+from ister.metadata.moves import MoveStage
+from ister.metadata.state import TopicState
+from ister.protocol.peer import node_of
+from tests.cluster.raft_watch import is_dead
+from tests.replicas_sim.watch import ReplicaWatch
+
+
+class MoveWatch(ReplicaWatch):
+    _judged = 0
+    """The last index of which the chain's changes were judged."""
+
+    def applied(self, broker: Broker, command: AnyCommand | None, outcome: Outcome) -> None:
+        if outcome.result is Result.APPLIED and not is_dead() and outcome.index > self._judged:
+            self._judged = outcome.index
+            topic = broker.metadata.state.topic_by_uid(outcome.topic_uid)
+            if isinstance(command, SealSegment) and command.move and topic is not None:
+                self._check_seal(broker, topic, command)
+            if isinstance(command, SetReplicas) and command.expected_whole is not None and topic is not None:
+                self._check_left(topic, command)
+            moves = broker.metadata.state.moves.rows.values()
+            running = [row.topic_uid for row in moves if not row.is_over]
+            if len(running) != len(set(running)):
+                self.history.violated("M1: a topic has two moves that are not over")
+        super().applied(broker, command, outcome)
+
+    def _check_seal(self, broker: Broker, topic: TopicState, command: SealSegment) -> None:
+        row = broker.metadata.state.moves.rows.get(command.move)
+        if row is None or row.stage == MoveStage.REQUESTED or not row.segment:
+            was = "gone" if row is None else MoveStage(row.stage).name.lower()
+            self.history.violated(f"E7: {topic.name} was sealed for move {command.move}, which is {was}")
+        elif topic.open_segment.leader != row.target:
+            self.history.violated(f"M2: move {row.id} of {topic.name} led elsewhere")
+
+    def _check_left(self, topic: TopicState, command: SetReplicas) -> None:
+        segment = topic.segment(command.segment)
+        left = [member for member in command.expected if member not in command.replicas]
+        if segment is None or not left or segment.is_empty:
+            return
+        stay = [member for member in command.replicas if member in command.expected]
+        # One that has rotted since it said so counts still: it is found before files go (C4).
+        uid = segment.uid
+        if not any(
+            self.copies.is_damaged(one, uid) or self.copies.is_whole(one, topic, segment) for one in stay
+        ):
+            nodes = ", ".join(str(node_of(member)) for member in left)
+            self.history.violated(f"C3: nodes {nodes} left {topic.key_of(segment)}, and nobody is whole")
