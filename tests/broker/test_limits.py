@@ -154,7 +154,8 @@ def test_large_answers_asked_for_at_once_are_made_one_by_one_for_who_does_not_re
         client = await node.connect()
         for number in range(150):
             await client.create(f"topic-{number}-{'x' * 180}")
-        size = len((await client.call(Kind.LIST_TOPICS, messages.ListTopics())).header)
+        answer = await client.call(Kind.LIST_TOPICS, messages.ListTopics())
+        size = len(answer.header or answer.payload)  # a large one has no header (MAX_HEADER_BYTES)
         client.transport.pause_reading()
         client.send(*(request(number, Kind.LIST_TOPICS, messages.ListTopics()) for number in range(900)))
         highest = 0
