@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ister.client.log import connect as connect
     from ister.client.producer import Producer as Producer
     from ister.client.reader import Reader as Reader
+    from ister.client.subscription import Batch as Batch
+    from ister.client.subscription import Message as Message
+    from ister.client.subscription import Subscription as Subscription
     from ister.errors import IsterError as IsterError
     from ister.frame import Frame as Frame
     from ister.frame import Record as Record
@@ -32,13 +35,16 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Appended": "ister.client.log",
+    "Batch": "ister.client.subscription",
     "Frame": "ister.frame",
     "IsterError": "ister.errors",
     "Log": "ister.client.log",
+    "Message": "ister.client.subscription",
     "Producer": "ister.client.producer",
     "Reader": "ister.client.reader",
     "Receipt": "ister.client.gathering",
     "Record": "ister.frame",
+    "Subscription": "ister.client.subscription",
     "connect": "ister.client.log",
 }
 _MODULES = ("errors", "sync")

@@ -382,6 +382,46 @@ class OtherCluster(IsterError):
     default_hint = "Give the bootstrap.servers of the cluster that it was begun on."
 
 
+# Subscriptions.
+
+
+class UnknownSubscription(IsterError):
+    code = "unknown-subscription"
+    wire = 60
+    default_hint = "`ister subscription list` shows what is there; `ister subscription create` makes one."
+
+
+class SubscriptionExists(IsterError):
+    """There is one of this name, and it is not as this one was to be."""
+
+    code = "subscription-exists"
+    wire = 61
+    default_hint = "Use it as it is, choose another name, or delete it first: `ister subscription delete`."
+
+
+class SubscriptionBusy(IsterError):
+    """An exclusive subscription has its consumer."""
+
+    code = "subscription-busy"
+    wire = 62
+    retriable = True
+    default_hint = (
+        "Stop the other consumer; one that died is forgotten within seconds. For several at a time make the "
+        "subscription of another kind: `ister subscription create --kind shared`."
+    )
+
+
+class StaleDelivery(IsterError):
+    """What was to be acknowledged was handed out before the subscription changed hands, or was sent
+    elsewhere."""
+
+    code = "stale-delivery"
+    wire = 63
+    default_hint = (
+        "Nothing to do: what was not stored of it is delivered again, and can be acknowledged then."
+    )
+
+
 # Jobs under Spark.
 
 

@@ -25,8 +25,12 @@ from ister.client.portal import Portal, Turns
 from ister.client.producer import Producer as AsyncProducer
 from ister.client.reader import Chunk, Place, batches_in, clipped
 from ister.client.reader import Reader as AsyncReader
+from ister.client.subscription import Subscription as AsyncSubscription
 from ister.client.sync_producer import Producer as Producer
 from ister.client.sync_producer import Receipt as Receipt
+from ister.client.sync_subscription import Batch as Batch
+from ister.client.sync_subscription import Message as Message
+from ister.client.sync_subscription import Subscription as Subscription
 from ister.columns import RecordHeaders
 from ister.errors import BadRequest, ConnectionFailed
 from ister.frame import Frame, Record
@@ -40,6 +44,7 @@ from ister.protocol.messages import (
 )
 from ister.protocol.moves import BalanceAnswer, DrainDescription, MoveDescription
 from ister.protocol.recovery import TopicRecovery
+from ister.protocol.subscriptions import FailurePolicy, SubscriptionDescription
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -164,6 +169,34 @@ class Log:
 
     def pins(self, prefix: str = "") -> list[PinDescription]:
         return self._run(self._log.pins(prefix))
+
+    def create_subscription(
+        self,
+        topic: str,
+        name: str,
+        *,
+        kind: str = "exclusive",
+        start: Place = "latest",
+        if_absent: bool = False,
+        policy: FailurePolicy | None = None,
+    ) -> SubscriptionDescription:
+        return self._run(
+            self._log.create_subscription(
+                topic, name, kind=kind, start=start, if_absent=if_absent, policy=policy
+            )
+        )
+
+    def delete_subscription(self, topic: str, name: str) -> None:
+        self._run(self._log.delete_subscription(topic, name))
+
+    def subscriptions(self, prefix: str = "", name: str = "") -> list[SubscriptionDescription]:
+        return self._run(self._log.subscriptions(prefix, name))
+
+    def subscribe(self, topic: str, name: str, **options: Any) -> Subscription:
+        async def make() -> AsyncSubscription:
+            return self._log.subscribe(topic, name, **options)
+
+        return Subscription(self._open_portal(), self._run(make()))
 
     def alter_topic(self, topic: str, **settings: int | str) -> TopicDescription:
         return self._run(self._log.alter_topic(topic, **settings))

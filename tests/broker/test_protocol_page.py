@@ -13,7 +13,7 @@ from broker_helpers import append_request, frame_of, request
 from ister.broker.clients import connection, receiving, requests
 from ister.errors import IsterError, UnknownTopic, _tree
 from ister.frame import FrameHeader
-from ister.protocol import history, messages, moves, recovery
+from ister.protocol import history, messages, moves, recovery, subscriptions
 from ister.protocol.codec import MAX_HEADER_BYTES, encode_appended, encode_failure, encode_preamble
 from ister.protocol.messages import Kind
 
@@ -52,7 +52,8 @@ def test_every_request_and_its_fields_are_on_the_page() -> None:
 
 
 def _message(name: str) -> type[msgspec.Struct] | None:
-    return next((found for part in (messages, history, moves) if (found := getattr(part, name, None))), None)
+    parts = (messages, history, moves, subscriptions)
+    return next((found for part in parts if (found := getattr(part, name, None))), None)
 
 
 def test_every_answer_is_on_the_page_with_its_fields_in_order() -> None:

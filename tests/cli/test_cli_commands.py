@@ -36,6 +36,7 @@ from ister.errors import (
     RecordsLost,
     RequestTimeout,
     TableMismatch,
+    UnknownSubscription,
     UnknownTopic,
 )
 
@@ -309,6 +310,7 @@ def test_every_error_has_the_exit_code_that_the_table_gives_it() -> None:
         RequestTimeout: 3,
         NodeUnreachable: 3,
         UnknownTopic: 4,
+        UnknownSubscription: 4,
         ObjectNotFound: 4,
         OffsetOutOfRange: 5,
         CorruptFrame: 5,

@@ -29,6 +29,7 @@ from ister.errors import (
     RecordsLost,
     RequestTimeout,
     TableMismatch,
+    UnknownSubscription,
     UnknownTopic,
 )
 
@@ -45,7 +46,7 @@ EXIT_CODES: Final = {
     FAILED: "the operation failed; or a look, as `ister cluster health` or `spark check`, found a problem",
     USAGE: "wrong usage: a command, option, name, setting or configuration",
     UNREACHABLE: "no broker could be reached, or it did not answer in time",
-    NOT_FOUND: "not found: an unknown topic",
+    NOT_FOUND: "not found: an unknown topic or subscription",
     DATA_PROBLEM: "a problem with the data: offsets that are not there, lost or corrupt records; a table "
     "of another topic",
     INTERRUPTED: "interrupted (Ctrl-C)",
@@ -59,6 +60,7 @@ _BY_ERROR: Final[tuple[tuple[type[IsterError], int], ...]] = (
     (RequestTimeout, UNREACHABLE),
     (NodeUnreachable, UNREACHABLE),
     (UnknownTopic, NOT_FOUND),
+    (UnknownSubscription, NOT_FOUND),
     (ObjectNotFound, NOT_FOUND),
     (OffsetOutOfRange, DATA_PROBLEM),
     (RecordsLost, DATA_PROBLEM),
@@ -89,6 +91,13 @@ COMMANDS: Final = {
     "why": LazyCommand("ister.cli.why:why", "Where one record is, who has it, and from where it is read."),
     "meta": LazyCommand("ister.cli.meta:meta", "The metadata as paths, to look at."),
     "move": LazyCommand("ister.cli.move:move", "The moves of topics: list, look at one, cancel."),
+    "subscription": LazyCommand(
+        "ister.cli.subscription:subscription", "Durable places in topics: create, list, describe, delete."
+    ),
+    "consume": LazyCommand(
+        "ister.cli.consume:consume", "Consume a subscription: each record until it is done."
+    ),
+    "dlq": LazyCommand("ister.cli.dlq:dlq", "Records that their subscription could not deal with."),
     "lag": LazyCommand("ister.cli.lag:lag", "How far readers with a pin are behind."),
     "cluster": LazyCommand("ister.cli.cluster:cluster", "Status, health and figures of the cluster."),
     "node": LazyCommand(

@@ -15,10 +15,16 @@ from datetime import datetime
 from typing import Final
 
 from ister.client.connection import Answer
-from ister.client.reader import reading_key, topic_of, wire_place
+from ister.client.reader import Place, microseconds, reading_key, topic_of, wire_place
 from ister.client.retry import Retries
 from ister.client.routing import Routes
-from ister.errors import IsterError, TopicExists, UnknownTopic
+from ister.errors import (
+    IsterError,
+    SubscriptionExists,
+    TopicExists,
+    UnknownSubscription,
+    UnknownTopic,
+)
 from ister.io.clock import Clock
 from ister.names import normalise_topic
 from ister.protocol.codec import decode_header, encode_header
@@ -79,6 +85,15 @@ from ister.protocol.moves import (
     MoveTopic,
 )
 from ister.protocol.recovery import TopicRecovery
+from ister.protocol.subscriptions import (
+    CreateSubscription,
+    DeleteSubscription,
+    FailurePolicy,
+    ListSubscriptions,
+    SubscriptionDescription,
+    SubscriptionKind,
+    SubscriptionList,
+)
 
 _NO_ARRAY: Final = b"\x90"
 VERIFY_SECONDS: Final = 600.0
@@ -170,6 +185,57 @@ class Administration:
         not renewed their pin in time are among them for a day."""
         answer = await self.call("listing pins", Kind.LIST_PINS, encode_header(ListPins(prefix)))
         return decode_header(PinList, answer.header or answer.payload).pins
+
+    # Subscriptions.
+
+    async def create_subscription(
+        self,
+        topic: str,
+        name: str,
+        *,
+        kind: str = SubscriptionKind.EXCLUSIVE,
+        start: Place = "latest",
+        if_absent: bool = False,
+        policy: FailurePolicy | None = None,
+    ) -> SubscriptionDescription:
+        """Make a durable place in a topic, which begins at `latest`, `earliest`, an offset or a time (a
+        datetime). With `if_absent` an existing one of that kind is returned as it is. `policy` says what
+        becomes of records that are not acknowledged: delivered again, in the end blocked, dropped, put
+        aside."""
+        at_us = microseconds(start) if isinstance(start, datetime) else -1
+        offset = 0 if isinstance(start, datetime) else wire_place(start)
+        request = CreateSubscription(
+            normalise_topic(topic), name, kind, offset, at_us, if_absent, policy or FailurePolicy()
+        )
+        retries = self._retries(f"creating the subscription {name}", request.topic)
+        try:
+            answer = await self._attempt(retries, Kind.CREATE_SUBSCRIPTION, encode_header(request), None)
+        except SubscriptionExists as error:
+            if retries.in_doubt:
+                hint = "An earlier attempt of this call may have made it: `ister subscription describe`."
+                raise SubscriptionExists(error.message, hint=hint) from error
+            raise
+        return decode_header(SubscriptionDescription, answer.header)
+
+    async def delete_subscription(self, topic: str, name: str) -> None:
+        """What it had not acknowledged is nobody's business any more; the records stay."""
+        full = normalise_topic(topic)
+        found = [one for one in await self.subscriptions(full, name) if one.topic == full]
+        if not found:
+            raise UnknownSubscription(f"{full} has no subscription {name}")
+        header = encode_header(DeleteSubscription(full, name, found[0].uid))
+        retries = self._retries(f"deleting the subscription {name}", full)
+        try:
+            await self._attempt(retries, Kind.DELETE_SUBSCRIPTION, header, None)
+        except UnknownSubscription:
+            if not retries.in_doubt:
+                raise
+
+    async def subscriptions(self, prefix: str = "", name: str = "") -> list[SubscriptionDescription]:
+        """Those of topics whose full name starts with `prefix`; with `name`, only of that name."""
+        header = encode_header(ListSubscriptions(prefix, name))
+        answer = await self.call("listing subscriptions", Kind.LIST_SUBSCRIPTIONS, header)
+        return decode_header(SubscriptionList, answer.header or answer.payload).subscriptions
 
     async def alter_topic(self, topic: str, **settings: int | str) -> TopicDescription:
         name = normalise_topic(topic)
@@ -420,6 +486,29 @@ class Administration:
         """One request that may be repeated safely, with its retries."""
         retries = self._retries(what, topic_of(topic) if topic is not None else "")
         return await self._attempt(retries, kind, header, topic, wait_s=wait_s)
+
+    async def ask_once(self, kind: int, header: bytes, key: str, wait_s: float) -> Answer:
+        """One attempt, for whoever sees to the others by itself."""
+        connection = await self._routes.connection(key)
+        return await connection.request(
+            kind, header, timeout_s=self._request_timeout_s + wait_s, wait_s=wait_s
+        )
+
+    def retries_of(self, what: str, topic: str = "") -> Retries:
+        return self._retries(what, topic)
+
+    def learned_way(self, key: str, node_id: int) -> None:
+        """Which node answers for this key, by itself."""
+        self._routes.learned(key, node_id)
+
+    def way_failed(self, key: str, error: IsterError) -> None:
+        if self._routes.is_closed:
+            raise error
+        self._routes.failed(key, error)
+
+    def token(self) -> int:
+        """A number that nobody else has, by chance."""
+        return self._clock.token()
 
     def _retries(self, what: str, topic: str = "") -> Retries:
         return Retries(self._clock, self._retry_deadline_s, what, topic)

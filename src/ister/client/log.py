@@ -22,12 +22,14 @@ from ister.client.producer import Producer, codec_named
 from ister.client.reader import Place, Reader, reading_key
 from ister.client.routing import Routes
 from ister.client.sequencer import MAX_WINDOW, Identity, Sequencer
+from ister.client.subscription import Subscription
 from ister.columns import RecordHeaders
 from ister.errors import ConfigError, ConnectionFailed, NotLeader, UnknownProducer
 from ister.io.clock import Clock, SystemClock
 from ister.io.network import Network, TcpNetwork
 from ister.names import normalise_topic
 from ister.protocol.messages import ANY_OFFSET
+from ister.protocol.subscriptions import FailurePolicy
 
 CLIENT_NAME: Final = "ister-python/0.1.0"
 OnTimeout = Literal["go on", "fail"]
@@ -84,6 +86,7 @@ class Log(Administration):
         self._retired: list[Sequencer] = []
         """Of topics that were deleted; what was appended before may still be on its way."""
         self._producers: list[Producer] = []
+        self._subscriptions: list[Subscription] = []
 
     async def __aenter__(self) -> Self:
         await self._routes.connection(None)
@@ -96,6 +99,8 @@ class Log(Administration):
 
     async def close(self) -> None:
         """Give up what is open and disconnect. Producers are closed by their own `async with` before."""
+        for subscription in list(self._subscriptions):
+            await subscription.close()
         for producer in self._producers:
             if not producer.is_closed:
                 producer.abandon("was left open when its log was closed")
@@ -269,6 +274,41 @@ class Log(Administration):
             read_from=read_from,
             uid=uid,
         )
+
+    def subscribe(
+        self,
+        topic: str,
+        name: str,
+        *,
+        kind: str | None = None,
+        start: Place = "latest",
+        policy: FailurePolicy | None = None,
+        window: int = 10_000,
+        max_bytes: int = 1024 * 1024,
+    ) -> Subscription:
+        """Consume a subscription: iterate it for messages, and acknowledge each.
+
+        It is made if it is not there: of `kind` (exclusive if that is not given), beginning at `start`, with
+        `policy`. One that is there goes on where it is, and these change nothing; if it is of another kind
+        than the one given, that is an error. `window` is how many records this consumer takes without having
+        acknowledged them."""
+        subscription = Subscription(
+            self,
+            normalise_topic(topic),
+            name,
+            kind=kind,
+            start=start,
+            policy=policy,
+            window=window,
+            max_bytes=max_bytes,
+        )
+        self._subscriptions.append(subscription)
+        return subscription
+
+    def forget_subscription(self, subscription: Subscription) -> None:
+        """It was closed."""
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete the topic that has this name now, and never one that is made after it: an attempt that was

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from ister.protocol.messages import TopicSettings
+from ister.protocol.subscriptions import FailurePolicy
 from ister.wal.producers import ProducerRow
 
 
@@ -400,6 +401,65 @@ class ActivateNode(Command, frozen=True):
     member: int
 
 
+class CreateSubscription(Command, frozen=True):
+    """Create if absent: a durable place in a topic; the existing one is the answer otherwise."""
+
+    topic_uid: int
+    name: str
+    kind: str
+    cursor: int
+    """Where it begins: the next offset (S4)."""
+    created_at_us: int
+    policy: FailurePolicy = FailurePolicy()
+
+
+class DeleteSubscription(Command, frozen=True):
+    topic_uid: int
+    uid: int
+
+
+class ClaimSubscription(Command, frozen=True):
+    """A member becomes the owner of a subscription: a compare-and-set on its epoch (S1)."""
+
+    topic_uid: int
+    uid: int
+    owner: int
+    epoch: int
+    """One more than the epoch that it is taken from."""
+
+
+class FlushRow(msgspec.Struct, array_like=True, frozen=True):
+    """How far one subscription has come (S2)."""
+
+    topic_uid: int
+    uid: int
+    epoch: int
+    cursor: int
+    """The next offset: everything below is acknowledged (S4)."""
+    beyond: list[tuple[int, int]]
+    """Ranges that are acknowledged beyond the cursor."""
+    attempts: list[tuple[int, int, int]]
+    """From, to before, and how often these were handed out that are not acknowledged."""
+
+
+class FlushSubscriptions(Command, frozen=True):
+    """What one member's subscriptions have come to; one command for all of them. Each row stands for itself:
+    it applies if the owner and the epoch are the current ones, and never takes a cursor back."""
+
+    owner: int
+    rows: list[FlushRow]
+
+
+class SeekSubscription(Command, frozen=True):
+    """Go on at another offset. Raises the epoch, so that no flush from before undoes it (S1)."""
+
+    topic_uid: int
+    uid: int
+    epoch: int
+    """One more than the epoch that is left."""
+    cursor: int
+
+
 AnyCommand = (
     FoundCluster
     | UpsertNode
@@ -428,6 +488,11 @@ AnyCommand = (
     | ReleaseTopic
     | DrainNode
     | ActivateNode
+    | CreateSubscription
+    | DeleteSubscription
+    | ClaimSubscription
+    | FlushSubscriptions
+    | SeekSubscription
 )
 
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyCommand)

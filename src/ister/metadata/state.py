@@ -23,11 +23,15 @@ from ister.metadata.commands import (
     BeginRecovery,
     CancelMove,
     ClaimCursor,
+    ClaimSubscription,
+    CreateSubscription,
     CreateTopic,
+    DeleteSubscription,
     DeleteTopic,
     DrainNode,
     FailMove,
     FlushCursors,
+    FlushSubscriptions,
     FoundCluster,
     OpenedSegment,
     Outcome,
@@ -40,6 +44,7 @@ from ister.metadata.commands import (
     RequestMove,
     Result,
     SealSegment,
+    SeekSubscription,
     SetPins,
     SetReplicas,
     TrimTopic,
@@ -58,6 +63,7 @@ from ister.metadata.nodes import (
     why_not_proposer,
 )
 from ister.metadata.pins import set_pins
+from ister.metadata.subscriptions import change_subscription, flush
 from ister.metadata.topics import LostRange, SegmentState, TopicState
 from ister.protocol.peer import identity_fault, node_of
 
@@ -161,6 +167,8 @@ class ClusterState:
                 return self.drains.drain(index, self._by_uid.values(), self.nodes, command)
             case ActivateNode():
                 return self.drains.activate(index, command)
+            case FlushSubscriptions():
+                return flush(index, self._by_uid, command)
             case None:
                 return Outcome(Result.REFUSED, index, "this build does not know the command")
         topic = self._by_uid.get(command.topic_uid)
@@ -203,6 +211,8 @@ class ClusterState:
                 return self.moves.request(index, topic, self.nodes, command)
             case ReleaseTopic():
                 return self.moves.release(index, topic, command)
+            case CreateSubscription() | DeleteSubscription() | ClaimSubscription() | SeekSubscription():
+                return change_subscription(index, topic, self.nodes, command)
         return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
 
     def _found(self, index: int, command: FoundCluster) -> Outcome:

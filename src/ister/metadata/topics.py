@@ -12,6 +12,7 @@ import msgspec
 
 from ister.names import wal_key
 from ister.protocol.messages import TopicSettings
+from ister.protocol.subscriptions import FailurePolicy
 from ister.quorum import acknowledging
 from ister.wal.producers import ProducerRow
 
@@ -156,6 +157,26 @@ class PinState(msgspec.Struct, array_like=True):
         return now_us < self.expires_at_us
 
 
+class SubscriptionState(msgspec.Struct, array_like=True):
+    """A durable place in a topic (`metadata.subscriptions`)."""
+
+    name: str
+    uid: int
+    kind: str
+    created_at_us: int
+    cursor: int
+    """The next offset: everything below is acknowledged (S4)."""
+    owner: int = 0
+    """The member that hands out its records; 0 until somebody asks for some (S1)."""
+    epoch: int = 0
+    """Raised by every change of owner, each life of one, and every seek."""
+    beyond: list[tuple[int, int]] = []
+    """Ranges that are acknowledged beyond the cursor; replaced, not edited."""
+    attempts: list[tuple[int, int, int]] = []
+    """How often ranges were handed out that are not acknowledged; replaced, not edited."""
+    policy: FailurePolicy = FailurePolicy()
+
+
 class TopicState(msgspec.Struct, array_like=True):
     name: str
     uid: int
@@ -175,6 +196,14 @@ class TopicState(msgspec.Struct, array_like=True):
     """Each name once; the list is replaced, not edited."""
     home: int = 0
     """The member that it was moved to, and stays led by across rollovers; 0 if it goes round."""
+    subscriptions: list[SubscriptionState] = []
+    """In the order in which they were made; the list is replaced, not edited."""
+
+    def subscription(self, name: str) -> SubscriptionState | None:
+        return next((one for one in self.subscriptions if one.name == name), None)
+
+    def subscription_by_uid(self, uid: int) -> SubscriptionState | None:
+        return next((one for one in self.subscriptions if one.uid == uid), None)
 
     @property
     def open_segment(self) -> SegmentState:

@@ -50,6 +50,11 @@ class Kind(IntEnum):
     ACTIVATE_NODE = 44
     LOAD = 45
     BALANCE = 46
+    CREATE_SUBSCRIPTION = 60
+    DELETE_SUBSCRIPTION = 61
+    LIST_SUBSCRIPTIONS = 62
+    PULL = 63
+    SETTLE = 64
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True):

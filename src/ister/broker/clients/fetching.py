@@ -141,6 +141,25 @@ class Fetches:
                 )
                 return bytes((await self._elsewhere.ask(segment, Kind.FETCH, passed)).payload)
 
+    async def wait(self, name: str, offset: int, seconds: float) -> None:
+        """Until there may be a record at an offset, wherever that will be, or the time is over. For this
+        node."""
+        topic = await self._broker.find(name)
+        found = topic.places.locate(offset)
+        if not isinstance(found, Follower | Remote):
+            await self._wait_for_records(topic, offset, seconds)
+            return
+        request = messages.Fetch(
+            name,
+            offset,
+            1,
+            int(seconds * 1000),
+            self._elsewhere.index_of(found.segment),
+            only_wait=True,
+            here_only=found.segment.is_sealed,
+        )
+        await self._elsewhere.ask(found.segment, Kind.FETCH, request, seconds)
+
     async def _fetch_here(
         self, connection: Connection, correlation: int, request: messages.Fetch, readable: Readable
     ) -> None:

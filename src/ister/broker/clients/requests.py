@@ -23,6 +23,7 @@ from ister.broker.clients.fetching import MAX_WAIT_MS as MAX_WAIT_MS
 from ister.broker.clients.fetching import Fetches
 from ister.broker.forward.elsewhere import Elsewhere, no_copy
 from ister.broker.losses.losses import Losses
+from ister.broker.subscriptions.service import Subscriptions
 from ister.broker.topic.location import Here, History
 from ister.broker.topic.topic_log import TopicLog
 from ister.broker.view import cluster_view
@@ -63,6 +64,7 @@ class Requests:
         self._elsewhere = Elsewhere(server.broker)
         self._fetches = Fetches(server.broker, self._elsewhere)
         self.metrics = (self._fetches.records_out, self._fetches.fetch_seconds, self._elsewhere.forwards)
+        self.subscriptions = subscriptions = Subscriptions(server, self)
         self._handlers: dict[int, Handler] = {
             Kind.FETCH: self._fetches.answer,
             Kind.LIST_OFFSETS: self._list_offsets,
@@ -94,6 +96,11 @@ class Requests:
             Kind.ACTIVATE_NODE: self._activate_node,
             Kind.LOAD: self._load,
             Kind.BALANCE: self._balance,
+            Kind.CREATE_SUBSCRIPTION: subscriptions.create,
+            Kind.DELETE_SUBSCRIPTION: subscriptions.delete,
+            Kind.LIST_SUBSCRIPTIONS: subscriptions.list_,
+            Kind.PULL: subscriptions.pull,
+            Kind.SETTLE: subscriptions.settle,
         }
 
     async def answer(self, connection: Connection, kind: int, correlation: int, header: bytes) -> None:
@@ -115,16 +122,20 @@ class Requests:
         """Whole frames from the one that holds an offset, wherever it is; empty at the end. For this node."""
         return await self._fetches.read(request)
 
+    async def wait(self, topic: str, offset: int, seconds: float) -> None:
+        """Until there may be a record at an offset, wherever that will be. For this node."""
+        await self._fetches.wait(topic, offset, seconds)
+
     async def _list_offsets(self, connection: Connection, correlation: int, header: bytes) -> None:
         request = decode_message(messages.ListOffsets, header)
         found: list[int] = []
         for at in request.at:
             if at < 0 and at not in (EARLIEST, LATEST):
                 raise BadRequest(f"{at} is no time", hint="Give microseconds since 1970, -1 or -2.")
-            found.append(await self._offset_at(request, at))
+            found.append(await self.offset_at(request, at))
         self.respond(connection, correlation, messages.ListOffsetsAnswer(found))
 
-    async def _offset_at(self, request: messages.ListOffsets, at: int) -> int:
+    async def offset_at(self, request: messages.ListOffsets, at: int) -> int:
         looking = self._elsewhere.looking()
         while True:
             topic = await self._broker.find_same(request.topic, request.topic_uid, request.min_index)

@@ -108,6 +108,7 @@ class Server:
         )
         self.text = TextService(node, self._gets, puts)
         self.broker.metadata.serve_other = self.text.serve_peer
+        self.requests.subscriptions.start()
         await self.broker.announce(*self.advertised)
 
     @property
@@ -144,6 +145,7 @@ class Server:
             connection.close()
         for text in list(self._texts):
             text.close()
+        await self.requests.subscriptions.stop()
         if self._gets is not None:
             await self._gets.stop()
 
@@ -164,6 +166,7 @@ class Server:
 
     def closed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
+        self.requests.subscriptions.connection_lost(connection)
         self.paused.pop(connection, None)
 
     def speaks_text(

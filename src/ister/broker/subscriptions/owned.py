@@ -1,0 +1,447 @@
+"""A subscription while this node owns it: its consumers, what they ask for, and the reading for them.
+
+A consumer asks for as many records as it is willing to hold, and waits until there are some. Whole frames go
+out, as they are stored, with the ranges of offsets that are meant for it: of a large frame that has room in
+its window it gets all, of a small one only its share where there are several consumers (a frame is sent to
+each that gets some of it).
+
+Nothing is passed over but what nobody can have: records that retention dropped, with a warning; records that
+an operator gave up (F6), which are an error once, with their range.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from ister.broker.subscriptions.dispatch import NEVER, Candidate, Dispatcher, Past
+from ister.broker.subscriptions.policy import dead_letter, dead_letter_topic, judge
+from ister.errors import (
+    CorruptSegment,
+    IsterError,
+    OffsetOutOfRange,
+    RecordsLost,
+    StaleDelivery,
+    SubscriptionBusy,
+)
+from ister.frame import DEFAULT_LIMIT, FrameHeader, decode_header, frames_in
+from ister.logs import fields
+from ister.metadata.commands import FlushRow
+from ister.metadata.topics import SubscriptionState, TopicState
+from ister.protocol.messages import Fetch
+from ister.protocol.subscriptions import Delivered, OnFailure, Pull, Refused, SubscriptionKind
+
+log = logging.getLogger("ister.broker.subscriptions")
+
+SESSION_SECONDS: Final = 10.0
+"""A consumer that says nothing for so long, and waits for nothing, is gone: others get what it has."""
+LOST_SECONDS: Final = 1.0
+"""The same for one whose connection broke: it may come back by another one."""
+MAX_PIECES: Final = 10_000
+"""Ranges that are not acknowledged, or acknowledged beyond the cursor: at this nothing new is handed out."""
+MAX_UNACKNOWLEDGED: Final = 1_000_000
+"""Records, the same."""
+MAX_RANGES: Final = 500
+"""In one answer."""
+MAX_REASON: Final = 500
+"""Characters."""
+RETRY_SECONDS: Final = 5.0
+"""Before a dead letter that could not be written is tried again."""
+READ_BYTES: Final = 1024 * 1024
+MAX_PULL_BYTES: Final = 8 * 1024 * 1024
+SPLIT_BYTES: Final = 16 * 1024
+"""A frame up to this size is shared out among consumers, and sent to each of them."""
+_WATCH_SECONDS: Final = 30.0
+_PAUSE_SECONDS: Final = 0.1
+
+
+class Source(Protocol):
+    """The topic's records, wherever they are."""
+
+    async def read(self, request: Fetch) -> bytes: ...
+
+    async def wait(self, topic: str, offset: int, seconds: float) -> None:
+        """Until there may be a record at an offset, or the time is over."""
+        ...
+
+
+class Letters(Protocol):
+    async def append(self, topic: str, frame: bytes) -> None: ...
+
+
+class _Frame(NamedTuple):
+    base: int
+    end: int
+    data: memoryview
+
+
+class _Consumer:
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.last_request = 0
+        self.waiting = 0
+        """Its requests that are being answered."""
+
+
+class Owned:
+    def __init__(
+        self,
+        topic: TopicState,
+        state: SubscriptionState,
+        source: Source,
+        dead_letters: Letters,
+        current: Callable[[Owned], TopicState],
+        changed: Callable[[Owned, int], None],
+        end_at_claim: int,
+    ) -> None:
+        self.topic_uid, self.uid = topic.uid, state.uid
+        self.name, self.kind, self.epoch = state.name, state.kind, state.epoch
+        self.policy = policy = state.policy
+        self.dispatcher = Dispatcher(
+            state.cursor, state.beyond, state.attempts, lambda attempts: judge(policy, attempts)
+        )
+        self.stored: FlushRow = self.row()
+        """What the metadata has."""
+        self.unstored_since: float | None = None
+        self._source = source
+        self._dead_letters = dead_letters
+        self._burying: asyncio.Task[None] | None = None
+        self._current = current
+        """Raises if this node does not own it any more."""
+        self._changed = changed
+        """To be told how many were acknowledged, or that something else is to be stored."""
+        self._end_at_claim = end_at_claim if state.epoch > 1 else 0
+        """What lies before it an earlier owner may have handed out without having said so."""
+        self._consumers: dict[int, _Consumer] = {}
+        self._selecting = asyncio.Lock()
+        self._news = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self._is_at_end = False
+        """Whether nothing but the end of the topic was in the way of the last look."""
+        self._frames: list[_Frame] = []
+        self._bases: list[int] = []
+
+    def row(self) -> FlushRow:
+        dispatcher = self.dispatcher
+        beyond = list(dispatcher.acknowledged.beyond)
+        return FlushRow(
+            self.topic_uid, self.uid, self.epoch, dispatcher.cursor, beyond, dispatcher.attempts()
+        )
+
+    def close(self) -> None:
+        """Somebody else owns it, or nobody: who waits here looks again."""
+        self._news.set()
+        for task in (self._watching, self._burying):
+            if task is not None:
+                task.cancel()
+
+    # Consumers.
+
+    @property
+    def consumers(self) -> int:
+        return len(self._consumers)
+
+    def seen(self, consumer: int) -> _Consumer:
+        """A consumer is there; raises if there is no place for it."""
+        now = asyncio.get_running_loop().time()
+        found = self._consumers.get(consumer)
+        if found is None:
+            if self.kind == SubscriptionKind.EXCLUSIVE and self._consumers:
+                raise SubscriptionBusy(f"the exclusive subscription {self.name} has a consumer already")
+            found = self._consumers[consumer] = _Consumer(now)
+        found.deadline = now + SESSION_SECONDS
+        return found
+
+    def keep_alive(self, consumer: int) -> None:
+        found = self._consumers.get(consumer)
+        if found is not None:
+            found.deadline = asyncio.get_running_loop().time() + SESSION_SECONDS
+
+    def connection_lost(self, consumer: int) -> None:
+        found = self._consumers.get(consumer)
+        if found is not None:
+            found.deadline = min(found.deadline, asyncio.get_running_loop().time() + LOST_SECONDS)
+
+    def leave(self, consumer: int) -> None:
+        """What it has goes to others at once."""
+        if self._consumers.pop(consumer, None) is not None and self.dispatcher.give_back(consumer):
+            self._changed(self, 0)
+        self._news.set()
+
+    def look(self, now: float) -> None:
+        """Let go of consumers that are gone, and take back what is not acknowledged in time."""
+        for consumer, found in list(self._consumers.items()):
+            if found.deadline <= now and not found.waiting:
+                log.info("consumer gone", extra=fields(subscription=self.name, consumer=consumer))
+                del self._consumers[consumer]
+                if self.dispatcher.lose(consumer, now):
+                    self._changed(self, 0)
+                self._news.set()
+        if self.dispatcher.handed and self.dispatcher.expire(now):
+            self._changed(self, 0)
+            self._news.set()
+        if self.dispatcher.ripen(now):
+            self._news.set()
+        self._see_to_failed()
+
+    def refuse(self, epoch: int, consumer: int, refused: tuple[Refused, ...]) -> None:
+        self._check_epoch(epoch)
+        now = asyncio.get_running_loop().time()
+        for one in refused:
+            delay = one.delay_ms / 1000 if one.delay_ms >= 0 else None
+            if one.start < one.end:
+                self.dispatcher.refuse(consumer, one.start, one.end, now, delay, one.reason[:MAX_REASON])
+        self._changed(self, 0)
+        self._news.set()
+        self._see_to_failed()
+
+    # What has failed.
+
+    def _see_to_failed(self) -> None:
+        if self.dispatcher.failed and self._burying is None:
+            self._burying = asyncio.get_running_loop().create_task(self._bury())
+            self._burying.add_done_callback(self._buried)
+
+    def _buried(self, task: asyncio.Task[None]) -> None:
+        self._burying = None
+        if not task.cancelled() and task.exception() is not None:
+            log.error("records of %s that failed are where they were", self.name, exc_info=task.exception())
+
+    async def _bury(self) -> None:
+        """Do what the policy says with what was delivered too often; in its time again if that fails."""
+        while (first := self.dispatcher.failed.first) is not None:
+            topic = self._current(self)
+            start, end, past = first
+            now, longest = asyncio.get_running_loop().time(), self.policy.backoff_max_ms / 1000
+            try:
+                match self.policy.on_failure:
+                    case OnFailure.DROP:
+                        log.warning(
+                            "records dropped after %d deliveries: %s",
+                            past.attempts,
+                            past.reason,
+                            extra=fields(topic=topic.name, subscription=self.name, offset=start, end=end),
+                        )
+                    case OnFailure.DEAD_LETTER:
+                        end = await self._write_dead_letters(topic.name, start, end, past)
+                    case _:
+                        self.dispatcher.block(start, end, now, longest)
+                        continue
+            except RecordsLost as error:
+                end = error.offsets[1] if error.offsets is not None else start + 1
+            except IsterError as error:
+                log.warning("dead letters of %s wait: %s", self.name, error.message)
+                self.dispatcher.block(start, end, now, min(longest, RETRY_SECONDS))
+                return
+            self._changed(self, self.dispatcher.acknowledge(start, end))
+            self._news.set()
+
+    async def _write_dead_letters(self, topic: str, start: int, end: int, past: Past) -> int:
+        """As far as one read goes; returns how far that is."""
+        if start < self._current(self).start_offset:
+            return self._current(self).start_offset  # retention was quicker
+        data = await self._source.read(Fetch(topic, start, READ_BYTES))
+        where = dead_letter_topic(topic, self.name, self.policy)
+        for frame in frames_in(data, limit=max(DEFAULT_LIMIT, len(data))):
+            for record in frame.records():
+                if start <= record.offset < end:
+                    self._current(self)
+                    await self._dead_letters.append(where, dead_letter(record, topic, self.name, past))
+                    start = record.offset + 1
+        return start
+
+    def acknowledge(self, epoch: int, ranges: list[tuple[int, int]]) -> None:
+        self._check_epoch(epoch)
+        count = sum(self.dispatcher.acknowledge(start, end) for start, end in ranges if start < end)
+        if count:
+            self._changed(self, count)
+            self._news.set()  # there may be room in a window again
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            raise StaleDelivery(
+                f"{self.name} is in epoch {self.epoch}, what is acknowledged was handed out in epoch {epoch}"
+            )
+
+    # Handing out.
+
+    async def pull(self, request: Pull, until: float) -> tuple[list[Delivered], list[memoryview]]:
+        """Ranges for a consumer, and the frames that they lie in; nothing if the time is over."""
+        consumer = self.seen(request.consumer)
+        if consumer.last_request > request.received:
+            lost = range(request.received + 1, consumer.last_request + 1)
+            if self.dispatcher.give_back(request.consumer, lost):
+                self._news.set()
+        consumer.last_request = request.number
+        consumer.waiting += 1
+        left_after = LOST_SECONDS  # its connection broke
+        try:
+            found = await self._pull(request, consumer, until)
+            left_after = SESSION_SECONDS
+            return found
+        finally:
+            consumer.waiting -= 1
+            consumer.deadline = asyncio.get_running_loop().time() + left_after
+
+    async def _pull(
+        self, request: Pull, consumer: _Consumer, until: float
+    ) -> tuple[list[Delivered], list[memoryview]]:
+        while True:
+            async with self._selecting:
+                self._news.clear()
+                self._current(self)
+                self._is_at_end = False
+                if (
+                    consumer.last_request != request.number
+                    or self._consumers.get(request.consumer) is not consumer
+                ):
+                    return [], []  # it has left, or asks anew: nobody waits for this
+                found = await self._select(request)
+                if found[0]:
+                    return found
+            left = until - asyncio.get_running_loop().time()
+            if left <= 0:
+                return [], []
+            if self._is_at_end:
+                self._watch()
+            try:
+                async with asyncio.timeout(left):
+                    await self._news.wait()
+            except TimeoutError:
+                return [], []
+
+    def _watch(self) -> None:
+        """See to it that somebody hears when the topic goes on."""
+        if self._watching is None:
+            self._watching = asyncio.get_running_loop().create_task(self._wait_for_records())
+
+    async def _wait_for_records(self) -> None:
+        try:
+            topic = self._current(self)
+            await self._source.wait(topic.name, self.dispatcher.next_offset, _WATCH_SECONDS)
+        except IsterError as error:
+            log.debug("waiting for records of %s: %s", self.name, error.message)
+            await asyncio.sleep(_PAUSE_SECONDS)
+        finally:
+            self._watching = None
+            self._news.set()
+
+    async def _select(self, request: Pull) -> tuple[list[Delivered], list[memoryview]]:
+        ranges: list[Delivered] = []
+        payload: list[memoryview] = []
+        last_base, size = -1, 0
+        max_bytes = max(1, min(request.max_bytes, MAX_PULL_BYTES))
+        while len(ranges) < MAX_RANGES and size < max_bytes:
+            room = request.window - self.dispatcher.held_by(request.consumer)
+            candidate = self.dispatcher.candidate
+            if room <= 0 or (candidate.end is None and self._is_full):
+                break
+            try:
+                place = await self._find(candidate.start, is_first=not ranges)
+            except IsterError:
+                if ranges:
+                    break  # these first; whoever asks next is told
+                raise
+            if place is None:
+                self._is_at_end = True
+                break
+            if place < 0 or candidate != self.dispatcher.candidate:
+                continue  # it was passed over, or something came back meanwhile
+            end, place_end = self._extent(candidate, place, room, max_bytes - size)
+            attempt = self.dispatcher.hand_out(
+                request.consumer, request.number, candidate.start, end, self._deadline()
+            )
+            may_repeat = candidate.past.may_repeat or candidate.start < self._end_at_claim
+            ranges.append(Delivered(candidate.start, end, attempt, may_repeat))
+            if attempt > 1:
+                self._changed(self, 0)
+            for frame in self._frames[place:place_end]:
+                if frame.base != last_base:
+                    payload.append(frame.data)
+                    last_base, size = frame.base, size + len(frame.data)
+        return ranges, payload
+
+    @property
+    def _is_full(self) -> bool:
+        dispatcher = self.dispatcher
+        return dispatcher.pieces >= MAX_PIECES or dispatcher.unacknowledged >= MAX_UNACKNOWLEDGED
+
+    def _deadline(self) -> float:
+        timeout_ms = self.policy.ack_timeout_ms
+        return asyncio.get_running_loop().time() + timeout_ms / 1000 if timeout_ms else NEVER
+
+    def _extent(self, candidate: Candidate, place: int, room: int, max_bytes: int) -> tuple[int, int]:
+        """How far a range goes that starts in the frame at `place`, and behind which frame."""
+        frames, start = self._frames, candidate.start
+        known_end = frames[-1].end if candidate.end is None else min(candidate.end, frames[-1].end)
+        limit = min(known_end, start + room)
+        sharers = self.consumers if self.kind != SubscriptionKind.EXCLUSIVE else 1
+        share = -(-(known_end - start) // sharers)
+        end, size = start, 0
+        while (
+            place < len(frames) and end < limit and (not size or size + len(frames[place].data) <= max_bytes)
+        ):
+            frame = frames[place]
+            stop = min(frame.end, limit)
+            if sharers > 1 and len(frame.data) <= SPLIT_BYTES:
+                stop = min(stop, max(start + share, end + 1))
+            end, size, place = stop, size + len(frame.data), place + 1
+            if end < frame.end or end - start >= share:
+                break
+        return end, place
+
+    async def _find(self, offset: int, *, is_first: bool) -> int | None:
+        """The place of the frame that holds an offset; None at the end of the topic; -1 if the offset was
+        passed over, since nobody can have it any more."""
+        topic = self._current(self)
+        if offset < topic.start_offset:
+            missed = self.dispatcher.pass_over(offset, topic.start_offset)
+            log.warning(
+                "retention dropped records before they were consumed",
+                extra=fields(topic=topic.name, subscription=self.name, records=missed, to=topic.start_offset),
+            )
+            self._changed(self, missed)
+            return -1
+        place = self._place_of(offset)
+        if place is None:
+            try:
+                data = await self._source.read(Fetch(topic.name, offset, READ_BYTES))
+            except RecordsLost as error:
+                topic = self._current(self)
+                if is_first and error.offsets is not None and error.offsets[0] <= offset < error.offsets[1]:
+                    # Whoever asked is told, once; then it goes on behind them.
+                    self._changed(self, self.dispatcher.pass_over(offset, error.offsets[1]))
+                raise
+            except OffsetOutOfRange as error:
+                if offset < self._current(self).start_offset:
+                    return -1  # it was trimmed just now
+                raise OffsetOutOfRange(
+                    f"the subscription {self.name} is at offset {offset} of {topic.name}: {error.message}",
+                    hint="A cursor is never ahead of its log unless the log has lost records. "
+                    "`ister topic describe` shows where it ends; it goes on by itself if these come back.",
+                ) from error
+            self._current(self)
+            self._keep(data)
+            place = self._place_of(offset)
+            if data and place is None:
+                raise CorruptSegment(f"what was read of {topic.name} does not have offset {offset}")
+        return place
+
+    def _place_of(self, offset: int) -> int | None:
+        place = bisect_right(self._bases, offset) - 1
+        return place if place >= 0 and offset < self._frames[place].end else None
+
+    def _keep(self, data: bytes) -> None:
+        view, position = memoryview(data), 0
+        self._frames = []
+        while position < len(data):
+            header = decode_header(view, position, limit=max(DEFAULT_LIMIT, len(data)))
+            if not isinstance(header, FrameHeader):
+                raise CorruptSegment(f"what was read of the topic of {self.name} is no frame: {header}")
+            end = position + header.size
+            self._frames.append(_Frame(header.base_offset, header.end_offset, view[position:end]))
+            position = end
+        self._bases = [frame.base for frame in self._frames]

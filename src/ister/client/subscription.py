@@ -1,0 +1,482 @@
+"""Consuming a subscription: records that come until they are acknowledged.
+
+    async with ister.connect("127.0.0.1:9091") as log:
+        async for message in log.subscribe("orders", "billing", kind="shared"):
+            ...
+            await message.ack()
+
+The broker hands out as many records as this consumer is willing to have unacknowledged (`window`); one
+request for more is always under way. Acknowledgements are gathered for a few milliseconds and sent as ranges.
+
+What can fail: the connection, or the node that owns the subscription; then this finds the next owner by
+itself, and goes on where the subscription is, never at the latest record. What was not stored by the old
+owner is delivered again, and marked (`may_repeat`); an acknowledgement of what was delivered before that
+counts for nothing, since the epoch is over (S1). A subscription that was deleted is an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from ister.client.reader import Chunk, Place, batches_in, clipped
+from ister.client.retry import Retries
+from ister.columns import RecordHeaders
+from ister.errors import BadRequest, ConnectionFailed, CorruptSegment, IsterError, RecordsLost, StaleDelivery
+from ister.frame import DEFAULT_LIMIT, Frame, Record, frames_in
+from ister.offset_ranges import OffsetRanges
+from ister.protocol.codec import decode_header, encode_header
+from ister.protocol.messages import Kind
+from ister.protocol.subscriptions import (
+    FailurePolicy,
+    Pull,
+    Pulled,
+    Refused,
+    Settle,
+    Settled,
+    SubscriptionKind,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ister.client.log import Log
+
+log = logging.getLogger("ister.client")
+
+ACK_SECONDS: Final = 0.005
+"""So long acknowledgements gather before they are sent."""
+ACK_AT_ONCE: Final = 1_000
+"""... or until there are so many."""
+ALIVE_SECONDS: Final = 3.0
+"""How often a consumer that asks for nothing, since it has enough, says that it is there."""
+MAX_DELAY_S: Final = 7 * 24 * 3600
+WAIT_MS: Final = 20_000
+CLOSE_SECONDS: Final = 5.0
+_BUFFERED_ANSWERS: Final = 4
+
+
+class Message(NamedTuple):
+    """A record, until it is acknowledged."""
+
+    topic: str
+    record: Record
+    attempt: int
+    """How often it was delivered, as far as is known; from 1."""
+    may_repeat: bool
+    """Whether it may have been delivered before."""
+    epoch: int
+    subscription: Subscription
+
+    @property
+    def offset(self) -> int:
+        return self.record.offset
+
+    @property
+    def value(self) -> bytes | None:
+        return self.record.value
+
+    @property
+    def key(self) -> bytes | None:
+        return self.record.key
+
+    @property
+    def headers(self) -> RecordHeaders:
+        return self.record.headers
+
+    async def ack(self, *, durable: bool = False) -> None:
+        """This record is done with. It is stored within seconds, by the broker's flush; with `durable` this
+        returns when it is (S2), or raises `StaleDelivery` if it is to be delivered again."""
+        offset = self.record.offset
+        if durable:
+            await self.subscription.store(offset, offset + 1, self.epoch)
+        else:
+            self.subscription.acknowledge(offset, offset + 1, self.epoch)
+
+    async def nack(self, *, delay_s: float | None = None, reason: str = "") -> None:
+        """This record could not be dealt with: it is delivered again, to whoever is there, after `delay_s`,
+        or as the subscription's policy says; and once that was often enough, it has failed."""
+        offset = self.record.offset
+        self.subscription.refuse(offset, offset + 1, self.epoch, delay_s, reason)
+
+
+class Batch(NamedTuple):
+    """Records that follow each other, delivered together."""
+
+    topic: str
+    start: int
+    """The first offset."""
+    end: int
+    """Behind the last one."""
+    attempt: int
+    may_repeat: bool
+    epoch: int
+    frames: list[Frame]
+    subscription: Subscription
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def records(self) -> list[Record]:
+        chunk = Chunk(self.frames, self.start, self.end)
+        return [record for frame in self.frames for record in clipped(frame, chunk)]
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> list[pa.RecordBatch]:
+        """Arrow record batches, made without touching single records."""
+        return list(batches_in(Chunk(self.frames, self.start, self.end), columns))
+
+    async def ack(self, *, start: int | None = None, end: int | None = None, durable: bool = False) -> None:
+        """All of it is done with, or the offsets from `start` to before `end`."""
+        first, behind = self._part(start, end)
+        if durable:
+            await self.subscription.store(first, behind, self.epoch)
+        else:
+            self.subscription.acknowledge(first, behind, self.epoch)
+
+    async def nack(
+        self,
+        *,
+        start: int | None = None,
+        end: int | None = None,
+        delay_s: float | None = None,
+        reason: str = "",
+    ) -> None:
+        """As of a message, all of it or the offsets from `start` to before `end`."""
+        first, behind = self._part(start, end)
+        self.subscription.refuse(first, behind, self.epoch, delay_s, reason)
+
+    def _part(self, start: int | None, end: int | None) -> tuple[int, int]:
+        first = self.start if start is None else start
+        behind = self.end if end is None else end
+        if not self.start <= first < behind <= self.end:
+            raise BadRequest(
+                f"offsets {first} to {behind} are not in a batch of {self.start} to {self.end}",
+                hint="Name offsets of the batch that they came in.",
+            )
+        return first, behind
+
+    def messages(self) -> Iterator[Message]:
+        for record in self.records():
+            yield Message(self.topic, record, self.attempt, self.may_repeat, self.epoch, self.subscription)
+
+
+class Subscription:
+    """Made by `Log.subscribe`. Iterate it for messages, or take `batches()`; one of them, once."""
+
+    def __init__(
+        self,
+        log: Log,
+        topic: str,
+        name: str,
+        *,
+        kind: str | None,
+        start: Place,
+        policy: FailurePolicy | None,
+        window: int,
+        max_bytes: int,
+    ) -> None:
+        if window < 1:
+            raise BadRequest(
+                f"window is {window}", hint="Give how many records may be unacknowledged, from 1."
+            )
+        if max_bytes < 1 or max_bytes > DEFAULT_LIMIT:
+            raise BadRequest(f"max_bytes is {max_bytes}", hint=f"Choose 1 to {DEFAULT_LIMIT}.")
+        self._log = log
+        self.topic = topic
+        self.name = name
+        self._kind = kind
+        self._start = start
+        self._policy = policy
+        self._refused: list[Refused] = []
+        """Not sent yet, of this epoch."""
+        self._window = window
+        self._max_bytes = max_bytes
+        self._key = f"{topic}:subscription-{name}"
+        self._consumer = 0
+        self._number = 0
+        self._received = 0
+        self._uid = 0
+        self._epoch = 0
+        self._acknowledged = OffsetRanges()
+        """Not sent yet, of this epoch."""
+        self._ack_due = asyncio.Event()
+        self._ready: deque[Batch | Exception] = deque()
+        self._buffered = 0
+        self._arrived = asyncio.Event()
+        self._taken = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self._messages()
+
+    async def _messages(self) -> AsyncGenerator[Message, None]:
+        async with aclosing(self.batches()) as batches:
+            async for batch in batches:
+                for message in batch.messages():
+                    yield message
+
+    async def batches(self) -> AsyncGenerator[Batch, None]:
+        """What was handed out, range by range, as it comes; waits for more at the end of the topic."""
+        await self.open()
+        try:
+            while not self._closed:
+                batch = await self.next()
+                if batch is None:
+                    return
+                yield batch
+        finally:
+            await self.close()
+
+    async def next(self, wait_s: float | None = None) -> Batch | None:
+        """The next range; None if there is none within the time, or this was closed."""
+        try:
+            async with asyncio.timeout(wait_s):
+                while not self._ready and not self._closed:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        except TimeoutError:
+            return None
+        if not self._ready:
+            return None
+        found = self._ready.popleft()
+        if isinstance(found, Exception):
+            if isinstance(found, RecordsLost):
+                self._start_pulling()  # it goes on behind them, for whoever wants that
+            raise found
+        self._buffered -= sum(frame.header.size for frame in found.frames)
+        self._taken.set()
+        return found
+
+    async def open(self) -> None:
+        """Begin to ask for records. Called by whoever iterates."""
+        if self._closed:
+            raise ConnectionFailed(
+                f"the consumer of {self.name} was closed", hint="Call log.subscribe again."
+            )
+        if self._tasks:
+            return
+        await self._make()
+        self._consumer = self._log.token()
+        self._tasks = [asyncio.get_running_loop().create_task(self._keep_sending())]
+        self._start_pulling()
+
+    async def _make(self) -> None:
+        """See to it that it is there: made now, or long ago."""
+        if self._kind is None:
+            known = await self._log.subscriptions(self.topic, self.name)
+            if any(one.topic == self.topic for one in known):
+                return
+        kind = self._kind or SubscriptionKind.EXCLUSIVE
+        await self._log.create_subscription(
+            self.topic, self.name, kind=kind, start=self._start, if_absent=True, policy=self._policy
+        )
+
+    def _start_pulling(self) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(self._keep_pulling()))
+
+    async def close(self) -> None:
+        """Have stored what is acknowledged, and let others have the rest at once."""
+        if self._closed:
+            return
+        self._closed = True
+        self._arrived.set()
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._log.forget_subscription(self)
+        if not tasks or not self._uid:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                ranges = self._acknowledged.take_all()
+                await self._settle(ranges, self._epoch, self._refused, durable=True, leaves=True)
+        except (IsterError, TimeoutError) as error:
+            log.warning("what was acknowledged last of %s may be delivered again: %s", self.name, error)
+
+    # Acknowledging.
+
+    def acknowledge(self, start: int, end: int, epoch: int) -> None:
+        """Note it; it is sent within milliseconds. What is of an earlier epoch is delivered again anyway."""
+        if epoch != self._epoch:
+            return
+        self._acknowledged.add(start, end)
+        self._ack_due.set()
+
+    def refuse(self, start: int, end: int, epoch: int, delay_s: float | None, reason: str) -> None:
+        if epoch != self._epoch:
+            return  # it is delivered again anyway
+        if delay_s is not None and not 0 <= delay_s <= MAX_DELAY_S:
+            raise BadRequest(f"delay_s is {delay_s:g}", hint=f"Choose 0 to {MAX_DELAY_S} seconds.")
+        delay_ms = -1 if delay_s is None else round(delay_s * 1000)
+        self._refused.append(Refused(start, end, delay_ms, reason))
+        self._ack_due.set()
+
+    async def store(self, start: int, end: int, epoch: int) -> None:
+        if epoch != self._epoch:
+            raise StaleDelivery(
+                f"offset {start} of {self.topic} was delivered before {self.name} changed hands"
+            )
+        self._acknowledged.add(start, end)
+        await self._settle(self._acknowledged.take_all(), epoch, durable=True)
+
+    async def _keep_sending(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(ALIVE_SECONDS):
+                    await self._ack_due.wait()
+            except TimeoutError:
+                pass
+            if self._ack_due.is_set() and self._acknowledged.count < ACK_AT_ONCE:
+                await asyncio.sleep(ACK_SECONDS)
+            self._ack_due.clear()
+            if not self._uid:
+                continue  # it has nothing yet
+            ranges, epoch = self._acknowledged.take_all(), self._epoch
+            refused, self._refused = self._refused, []
+            try:
+                await self._settle(ranges, epoch, refused)
+            except StaleDelivery:
+                continue  # they come again
+            except asyncio.CancelledError:
+                self._put_back(ranges, refused, epoch)
+                raise
+            except IsterError as error:
+                self._put_back(ranges, refused, epoch)
+                if not error.retriable:
+                    self._fail(error)
+                    return
+                log.warning("acknowledgements of %s are not taken yet: %s", self.name, error.message)
+
+    def _put_back(self, ranges: list[tuple[int, int]], refused: list[Refused], epoch: int) -> None:
+        if epoch == self._epoch:
+            self._refused = refused + self._refused
+            for start, end in ranges:
+                self._acknowledged.add(start, end)
+
+    async def _settle(
+        self,
+        ranges: list[tuple[int, int]],
+        epoch: int,
+        refused: Sequence[Refused] = (),
+        *,
+        durable: bool = False,
+        leaves: bool = False,
+    ) -> None:
+        request = Settle(
+            self.topic,
+            self.name,
+            self._consumer,
+            epoch,
+            self._uid,
+            ranges,
+            durable=durable,
+            leaves=leaves,
+            refused=tuple(refused),
+        )
+        what = f"acknowledging records of {self.name}"
+        answer = await self._log.call(what, Kind.SETTLE, encode_header(request), self._key)
+        self._log.learned_way(self._key, decode_header(Settled, answer.header).served_by)
+
+    # Asking for records.
+
+    async def _keep_pulling(self) -> None:
+        retries = self._log.retries_of(f"consuming {self.name} of {self.topic}", self.topic)
+        while True:
+            while self._buffered > _BUFFERED_ANSWERS * self._max_bytes:
+                self._taken.clear()
+                await self._taken.wait()
+            try:
+                await self._pull()
+            except IsterError as error:
+                try:
+                    await self._pause(retries, error)
+                except IsterError as final:
+                    self._fail(final)
+                    return
+            except Exception as error:
+                self._fail(error)
+                return
+            else:
+                retries.succeeded()
+
+    async def _pause(self, retries: Retries, error: IsterError) -> None:
+        self._log.way_failed(self._key, error)
+        await retries.pause(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._ready.append(error)
+        self._arrived.set()
+
+    async def _pull(self) -> None:
+        self._number += 1
+        number = self._number
+        request = Pull(
+            self.topic,
+            self.name,
+            self._consumer,
+            number,
+            self._received,
+            self._window,
+            self._max_bytes,
+            WAIT_MS,
+            uid=self._uid,
+            kind=self._kind or "",
+        )
+        answer = await self._log.ask_once(Kind.PULL, encode_header(request), self._key, WAIT_MS / 1000)
+        pulled = decode_header(Pulled, answer.header)
+        frames = frames_in(answer.payload, limit=max(DEFAULT_LIMIT, len(answer.payload)))
+        self._received = number
+        self._log.learned_way(self._key, pulled.served_by)
+        if (pulled.uid, pulled.epoch) != (self._uid, self._epoch):
+            self._uid, self._epoch = pulled.uid, pulled.epoch
+            self._acknowledged.take_all()  # of an epoch that is over
+            self._refused.clear()
+        for delivered in pulled.ranges:
+            chosen = _frames_of(frames, delivered.start, delivered.end, self.topic)
+            self._buffered += sum(frame.header.size for frame in chosen)
+            self._ready.append(
+                Batch(
+                    self.topic,
+                    delivered.start,
+                    delivered.end,
+                    delivered.attempt,
+                    delivered.may_repeat,
+                    pulled.epoch,
+                    chosen,
+                    self,
+                )
+            )
+        if pulled.ranges:
+            self._arrived.set()
+
+
+def _frames_of(frames: list[Frame], start: int, end: int, topic: str) -> list[Frame]:
+    """Those that a range lies in, which must have all of it."""
+    chosen = sorted(
+        (frame for frame in frames if frame.header.base_offset < end and start < frame.header.end_offset),
+        key=lambda frame: frame.header.base_offset,
+    )
+    place = start
+    for frame in chosen:
+        if frame.header.base_offset > place:
+            break
+        place = frame.header.end_offset
+    if place < end:
+        raise CorruptSegment(f"offsets {start} to {end} of {topic} were delivered without their records")
+    return chosen
