@@ -189,6 +189,15 @@ class Log:
     def delete_subscription(self, topic: str, name: str) -> None:
         self._run(self._log.delete_subscription(topic, name))
 
+    def seek_subscription(self, topic: str, name: str, place: Place) -> SubscriptionDescription:
+        return self._run(self._log.seek_subscription(topic, name, place))
+
+    def pause_subscription(self, topic: str, name: str) -> SubscriptionDescription:
+        return self._run(self._log.pause_subscription(topic, name))
+
+    def resume_subscription(self, topic: str, name: str) -> SubscriptionDescription:
+        return self._run(self._log.resume_subscription(topic, name))
+
     def subscriptions(self, prefix: str = "", name: str = "") -> list[SubscriptionDescription]:
         return self._run(self._log.subscriptions(prefix, name))
 

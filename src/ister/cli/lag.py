@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ister.client.lag import Lag
     from ister.client.log import Log
     from ister.protocol.messages import PinDescription
+    from ister.protocol.subscriptions import SubscriptionDescription
 
 ASKED_AT_ONCE: Final = 16
 
@@ -26,11 +27,69 @@ class ReaderLag(NamedTuple):
     """How long ago."""
 
 
+class SubscriptionLag(NamedTuple):
+    subscription: SubscriptionDescription
+    lag: Lag | None
+
+    @property
+    def records(self) -> int | None:
+        """Those that are not acknowledged."""
+        beyond = sum(end - start for start, end in self.subscription.beyond)
+        return max(0, self.lag.records - beyond) if self.lag is not None else None
+
+    def to_object(self) -> dict[str, Any]:
+        found, lag = self.subscription, self.lag
+        return {
+            "subscription": found.name,
+            "kind": found.kind,
+            "topic": found.topic,
+            "topic_uid": found.topic_uid,
+            "offset": found.cursor,
+            "end_offset": lag.end if lag else None,
+            "records_behind": self.records,
+            "records_trimmed": lag.lost if lag else None,
+            "seconds_behind": lag.seconds if lag else None,
+            "owner": found.owner,
+            "paused": found.paused,
+        }
+
+    def to_row(self, paint: Paint) -> list[str]:
+        from ister.cli.render import grouped
+
+        found, lag = self.subscription, self.lag
+        notes = ["paused"] if found.paused else []
+        if lag is not None and lag.lost:
+            notes.append(paint("red", f"{lag.lost:,} records that it needs are trimmed"))
+        return [
+            paint("bold", found.name),
+            found.topic,
+            found.kind,
+            grouped(found.cursor),
+            grouped(lag.end) if lag else "-",
+            grouped(self.records) if self.records is not None else "-",
+            show_seconds(lag.seconds if lag else None),
+            "; ".join(notes),
+        ]
+
+
 class ReaderLags(NamedTuple):
     readers: list[ReaderLag]
     prefix: str = ""
+    subscriptions: Sequence[SubscriptionLag] = ()
 
     def to_objects(self) -> Sequence[dict[str, Any]]:
+        return [*self._reader_objects(), *(one.to_object() for one in self.subscriptions)]
+
+    def to_text(self, paint: Paint) -> str:
+        if not self.subscriptions:
+            return self._readers_text(paint)
+        from ister.cli.render import table
+
+        headings = ["SUBSCRIPTION", "TOPIC", "KIND", "OFFSET", "END", "BEHIND", "TIME BEHIND", "NOTES"]
+        shown = table(headings, "<<<>>>><", [one.to_row(paint) for one in self.subscriptions], paint)
+        return f"{shown}\n\n{self._readers_text(paint)}" if self.readers else shown
+
+    def _reader_objects(self) -> Sequence[dict[str, Any]]:
         return [
             {
                 "reader": pin.name,
@@ -50,7 +109,7 @@ class ReaderLags(NamedTuple):
             for pin, lag, _ in self.readers
         ]
 
-    def to_text(self, paint: Paint) -> str:
+    def _readers_text(self, paint: Paint) -> str:
         from ister.cli.render import grouped, table
 
         if not self.readers:
@@ -102,7 +161,9 @@ def show_seconds(seconds: float | None) -> str:
 @client_options
 @pass_terminal
 def lag(terminal: Terminal, prefix: str) -> ReaderLags:
-    """How far the readers are that have a pin: stream queries of Spark, and whoever else sets one.
+    """How far subscriptions are behind, and readers that have a pin, such as stream queries of Spark.
+
+    A subscription is shown as it is stored, which is every 5 s or 1,000 acknowledgements.
 
     For each: its next offset, the end of the topic, how many records and how much time lie between, how fast
     it was lately, and when it renewed its pin last. Retention waits for a pin until it runs out, within twice
@@ -119,7 +180,30 @@ def lag(terminal: Terminal, prefix: str) -> ReaderLags:
     from ister.names import DEFAULT_NAMESPACE
 
     start = f"{DEFAULT_NAMESPACE}/{prefix}" if prefix and "/" not in prefix else prefix.removeprefix("/")
-    return ReaderLags(ask_broker(terminal, lambda log: reader_lags(log, start)), prefix)
+
+    async def look(log: Log) -> ReaderLags:
+        return ReaderLags(await reader_lags(log, start), prefix, await subscription_lags(log, start))
+
+    return ask_broker(terminal, look)
+
+
+async def subscription_lags(log: Log, prefix: str) -> list[SubscriptionLag]:
+    import asyncio
+
+    from ister.client.lag import lag_of
+    from ister.errors import UnknownTopic
+    from ister.io.clock import SystemClock
+
+    turns, clock = asyncio.Semaphore(ASKED_AT_ONCE), SystemClock()
+
+    async def look(found: SubscriptionDescription) -> SubscriptionLag:
+        async with turns:
+            try:
+                return SubscriptionLag(found, await lag_of(log, found.topic, found.cursor, clock.now_us()))
+            except UnknownTopic:
+                return SubscriptionLag(found, None)
+
+    return list(await asyncio.gather(*map(look, await log.subscriptions(prefix))))
 
 
 async def reader_lags(log: Log, prefix: str) -> list[ReaderLag]:

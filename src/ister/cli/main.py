@@ -92,13 +92,13 @@ COMMANDS: Final = {
     "meta": LazyCommand("ister.cli.meta:meta", "The metadata as paths, to look at."),
     "move": LazyCommand("ister.cli.move:move", "The moves of topics: list, look at one, cancel."),
     "subscription": LazyCommand(
-        "ister.cli.subscription:subscription", "Durable places in topics: create, list, describe, delete."
+        "ister.cli.subscription:subscription", "Durable places in topics: create, list, seek, pause, delete."
     ),
     "consume": LazyCommand(
         "ister.cli.consume:consume", "Consume a subscription: each record until it is done."
     ),
     "dlq": LazyCommand("ister.cli.dlq:dlq", "Records that their subscription could not deal with."),
-    "lag": LazyCommand("ister.cli.lag:lag", "How far readers with a pin are behind."),
+    "lag": LazyCommand("ister.cli.lag:lag", "How far subscriptions, and readers with a pin, are behind."),
     "cluster": LazyCommand("ister.cli.cluster:cluster", "Status, health and figures of the cluster."),
     "node": LazyCommand(
         "ister.cli.node:node", "List, add, drain, remove and promote the nodes of a cluster."

@@ -42,6 +42,7 @@ def subscription_object(found: SubscriptionDescription) -> dict[str, Any]:
         "attempts": [list(part) for part in found.attempts],
         "owner": found.owner,
         "epoch": found.epoch,
+        "paused": found.paused,
         "policy": policy_object(found.policy),
         "dead_letter_topic": found.dead_letter_topic or None,
     }
@@ -63,7 +64,7 @@ class SubscriptionListing(NamedTuple):
             [
                 found.topic,
                 paint("bold", found.name),
-                found.kind,
+                f"{found.kind}{', paused' if found.paused else ''}",
                 grouped(found.cursor),
                 grouped(sum(end - start for start, end in found.beyond)),
                 str(found.owner or "-"),
@@ -90,7 +91,7 @@ class SubscriptionDetail(NamedTuple):
         last = f"offset {found.cursor - 1:,}" if found.cursor else "nothing yet"
         owner = f"node {found.owner}, epoch {found.epoch}" if found.owner else "none yet: nobody has consumed"
         lines = [
-            f"{paint('bold', found.name)} of {found.topic}, {found.kind}",
+            f"{paint('bold', found.name)} of {found.topic}, {found.kind}{', paused' if found.paused else ''}",
             f"  acknowledged up to   {last}",
             f"  and beyond that      {counted(sum(end - start for start, end in found.beyond), 'record')}",
             f"  behind               {counted(self.behind, 'record')} of {self.end:,}",

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from ister.client.log import Log
     from ister.protocol.subscriptions import FailurePolicy, SubscriptionDescription
 
-KINDS = click.Choice(["exclusive", "shared"])
+KINDS = click.Choice(["exclusive", "failover", "shared"])
 
 
 @click.group(cls=LazyGroup)
 @client_options
 def subscription() -> None:
-    """Durable places in a topic, for one consumer or many: create, list, describe and delete them.
+    """Durable places in a topic, for one consumer or many: create, list, describe, move, pause and delete
+    them.
 
     \b
     Examples:
@@ -153,6 +154,74 @@ def describe(terminal: Terminal, topic: str, name: str) -> SubscriptionDetail:
         return SubscriptionDetail(found, await log.offsets_at(found.topic, "latest"))
 
     return ask_broker(terminal, work)
+
+
+@subscription.command()
+@click.argument("topic")
+@click.argument("name")
+@click.argument("place")
+@client_options
+@pass_terminal
+def seek(terminal: Terminal, topic: str, name: str, place: str) -> Done:
+    """Let NAME of TOPIC go on at PLACE: start, end, an offset, a time, or a while ago ('10m ago').
+
+    For all of its consumers, at once. What was acknowledged before counts no more.
+
+    \b
+    Examples:
+      ister subscription seek orders billing start
+      ister subscription seek orders billing 4200
+      ister subscription seek orders billing '1h ago'
+    """
+    from datetime import UTC, datetime
+
+    from ister.cli.records import parse_place
+    from ister.cli.render import Done
+    from ister.cli.render_subscriptions import subscription_object
+
+    at = parse_place(place, datetime.now(UTC))
+    moved = ask_broker(terminal, lambda log: log.seek_subscription(topic, name, at))
+    return Done(
+        subscription_object(moved), f"{moved.name} of {moved.topic} goes on at offset {moved.cursor:,}"
+    )
+
+
+@subscription.command()
+@click.argument("topic")
+@click.argument("name")
+@client_options
+@pass_terminal
+def pause(terminal: Terminal, topic: str, name: str) -> Done:
+    """Hand out no more records of NAME of TOPIC, until it is resumed. What is handed out can be acknowledged.
+
+    \b
+    Examples:
+      ister subscription pause orders billing
+    """
+    from ister.cli.render import Done
+    from ister.cli.render_subscriptions import subscription_object
+
+    found = ask_broker(terminal, lambda log: log.pause_subscription(topic, name))
+    return Done(subscription_object(found), f"{name} of {found.topic} is paused at offset {found.cursor:,}")
+
+
+@subscription.command()
+@click.argument("topic")
+@click.argument("name")
+@client_options
+@pass_terminal
+def resume(terminal: Terminal, topic: str, name: str) -> Done:
+    """Hand out records of NAME of TOPIC again.
+
+    \b
+    Examples:
+      ister subscription resume orders billing
+    """
+    from ister.cli.render import Done
+    from ister.cli.render_subscriptions import subscription_object
+
+    found = ask_broker(terminal, lambda log: log.resume_subscription(topic, name))
+    return Done(subscription_object(found), f"{name} of {found.topic} goes on at offset {found.cursor:,}")
 
 
 @subscription.command()

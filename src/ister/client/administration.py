@@ -90,6 +90,8 @@ from ister.protocol.subscriptions import (
     DeleteSubscription,
     FailurePolicy,
     ListSubscriptions,
+    PauseSubscription,
+    SeekSubscription,
     SubscriptionDescription,
     SubscriptionKind,
     SubscriptionList,
@@ -230,6 +232,29 @@ class Administration:
         except UnknownSubscription:
             if not retries.in_doubt:
                 raise
+
+    async def seek_subscription(self, topic: str, name: str, place: Place) -> SubscriptionDescription:
+        """Let a subscription go on at `earliest`, `latest`, an offset or a time (a datetime), for all of its
+        consumers. What is acknowledged of what was delivered before counts no more."""
+        full = normalise_topic(topic)
+        at_us = microseconds(place) if isinstance(place, datetime) else -1
+        offset = 0 if isinstance(place, datetime) else wire_place(place)
+        header = encode_header(SeekSubscription(full, name, offset, at_us))
+        answer = await self.call(f"moving the subscription {name}", Kind.SEEK_SUBSCRIPTION, header)
+        return decode_header(SubscriptionDescription, answer.header)
+
+    async def pause_subscription(self, topic: str, name: str) -> SubscriptionDescription:
+        """Hand out nothing until it is resumed; what is handed out can be acknowledged."""
+        return await self._pause(topic, name, True)
+
+    async def resume_subscription(self, topic: str, name: str) -> SubscriptionDescription:
+        return await self._pause(topic, name, False)
+
+    async def _pause(self, topic: str, name: str, paused: bool) -> SubscriptionDescription:
+        header = encode_header(PauseSubscription(normalise_topic(topic), name, paused))
+        what = f"{'pausing' if paused else 'resuming'} the subscription {name}"
+        answer = await self.call(what, Kind.PAUSE_SUBSCRIPTION, header)
+        return decode_header(SubscriptionDescription, answer.header)
 
     async def subscriptions(self, prefix: str = "", name: str = "") -> list[SubscriptionDescription]:
         """Those of topics whose full name starts with `prefix`; with `name`, only of that name."""

@@ -202,6 +202,7 @@ class Subscription:
         self._received = 0
         self._uid = 0
         self._epoch = 0
+        self._least_epoch = 0
         self._acknowledged = OffsetRanges()
         """Not sent yet, of this epoch."""
         self._ack_due = asyncio.Event()
@@ -308,6 +309,31 @@ class Subscription:
                 await self._settle(ranges, self._epoch, self._refused, durable=True, leaves=True)
         except (IsterError, TimeoutError) as error:
             log.warning("what was acknowledged last of %s may be delivered again: %s", self.name, error)
+
+    # For all consumers of it.
+
+    async def seek(self, place: Place) -> None:
+        """Go on at `earliest`, `latest`, an offset or a time, whoever consumes it. What comes next is from
+        there; what was delivered before can be acknowledged no more."""
+        moved = await self._log.seek_subscription(self.topic, self.name, place)
+        self._least_epoch = moved.epoch
+        self._begin_epoch(moved.uid, moved.epoch)
+
+    async def pause(self) -> None:
+        """Nothing more is handed out, to nobody, until somebody resumes it."""
+        await self._log.pause_subscription(self.topic, self.name)
+
+    async def resume(self) -> None:
+        await self._log.resume_subscription(self.topic, self.name)
+
+    def _begin_epoch(self, uid: int, epoch: int) -> None:
+        """What is here and was not taken yet is delivered again, and its acknowledgement would be refused."""
+        self._uid, self._epoch = uid, epoch
+        self._acknowledged.take_all()
+        self._refused.clear()
+        self._ready = deque(found for found in self._ready if isinstance(found, Exception))
+        self._buffered = 0
+        self._taken.set()
 
     # Acknowledging.
 
@@ -443,10 +469,10 @@ class Subscription:
         frames = frames_in(answer.payload, limit=max(DEFAULT_LIMIT, len(answer.payload)))
         self._received = number
         self._log.learned_way(self._key, pulled.served_by)
+        if pulled.epoch < self._least_epoch:
+            return  # handed out before somebody here sent it elsewhere
         if (pulled.uid, pulled.epoch) != (self._uid, self._epoch):
-            self._uid, self._epoch = pulled.uid, pulled.epoch
-            self._acknowledged.take_all()  # of an epoch that is over
-            self._refused.clear()
+            self._begin_epoch(pulled.uid, pulled.epoch)
         for delivered in pulled.ranges:
             chosen = _frames_of(frames, delivered.start, delivered.end, self.topic)
             self._buffered += sum(frame.header.size for frame in chosen)

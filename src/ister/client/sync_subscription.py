@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ister.client import subscription as asynchronous
 from ister.client.portal import Portal, Turns
+from ister.client.reader import Place
 from ister.columns import RecordHeaders
 from ister.frame import Record
 
@@ -126,6 +127,15 @@ class Subscription:
         """The next range; None if there is none within the time, or this was closed."""
         found = self._portal.run(self._subscription.next(wait_s))
         return Batch(self._portal, found) if found is not None else None
+
+    def seek(self, place: Place) -> None:
+        self._portal.run(self._subscription.seek(place))
+
+    def pause(self) -> None:
+        self._portal.run(self._subscription.pause())
+
+    def resume(self) -> None:
+        self._portal.run(self._subscription.resume())
 
     def close(self) -> None:
         if self._portal.is_open:

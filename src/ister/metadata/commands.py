@@ -460,6 +460,14 @@ class SeekSubscription(Command, frozen=True):
     cursor: int
 
 
+class PauseSubscription(Command, frozen=True):
+    """Hand out nothing, or go on."""
+
+    topic_uid: int
+    uid: int
+    paused: bool
+
+
 AnyCommand = (
     FoundCluster
     | UpsertNode
@@ -493,6 +501,7 @@ AnyCommand = (
     | ClaimSubscription
     | FlushSubscriptions
     | SeekSubscription
+    | PauseSubscription
 )
 
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyCommand)

@@ -35,6 +35,7 @@ from ister.metadata.commands import (
     FoundCluster,
     OpenedSegment,
     Outcome,
+    PauseSubscription,
     PublishObject,
     ReleaseCopies,
     ReleaseTopic,
@@ -211,7 +212,13 @@ class ClusterState:
                 return self.moves.request(index, topic, self.nodes, command)
             case ReleaseTopic():
                 return self.moves.release(index, topic, command)
-            case CreateSubscription() | DeleteSubscription() | ClaimSubscription() | SeekSubscription():
+            case (
+                CreateSubscription()
+                | DeleteSubscription()
+                | ClaimSubscription()
+                | SeekSubscription()
+                | PauseSubscription()
+            ):
                 return change_subscription(index, topic, self.nodes, command)
         return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
 

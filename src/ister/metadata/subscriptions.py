@@ -17,13 +17,16 @@ from ister.metadata.commands import (
     FlushRow,
     FlushSubscriptions,
     Outcome,
+    PauseSubscription,
     Result,
     SeekSubscription,
 )
 from ister.metadata.nodes import NodeState, inactive_among
 from ister.metadata.topics import SubscriptionState, TopicState
 
-SubscriptionCommand = CreateSubscription | DeleteSubscription | ClaimSubscription | SeekSubscription
+SubscriptionCommand = (
+    CreateSubscription | DeleteSubscription | ClaimSubscription | SeekSubscription | PauseSubscription
+)
 
 
 def change_subscription(
@@ -46,6 +49,8 @@ def change_subscription(
             if refused:
                 return Outcome(Result.REFUSED, index, refused, topic.uid)
             found.owner, found.epoch = command.owner, command.epoch
+        case PauseSubscription():
+            found.paused = command.paused
         case SeekSubscription():
             found.epoch, found.cursor = command.epoch, command.cursor
             found.beyond, found.attempts = [], []

@@ -175,6 +175,8 @@ class SubscriptionState(msgspec.Struct, array_like=True):
     attempts: list[tuple[int, int, int]] = []
     """How often ranges were handed out that are not acknowledged; replaced, not edited."""
     policy: FailurePolicy = FailurePolicy()
+    paused: bool = False
+    """Nothing is handed out."""
 
 
 class TopicState(msgspec.Struct, array_like=True):

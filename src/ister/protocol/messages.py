@@ -55,6 +55,8 @@ class Kind(IntEnum):
     LIST_SUBSCRIPTIONS = 62
     PULL = 63
     SETTLE = 64
+    SEEK_SUBSCRIPTION = 65
+    PAUSE_SUBSCRIPTION = 66
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True):

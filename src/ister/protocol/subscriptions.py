@@ -14,6 +14,8 @@ from ister.protocol.messages import Message
 class SubscriptionKind(StrEnum):
     EXCLUSIVE = "exclusive"
     """One consumer at a time; another one is refused."""
+    FAILOVER = "failover"
+    """Any number of consumers; the first of them gets everything, the next takes over when it is gone."""
     SHARED = "shared"
     """Any number of consumers; each record goes to one of them."""
 
@@ -62,6 +64,25 @@ class DeleteSubscription(Message, frozen=True):
     """Only the one that has this uid; 0 is whichever has the name now."""
 
 
+class SeekSubscription(Message, frozen=True):
+    """Let it go on elsewhere, for all of its consumers; what was acknowledged before counts no more."""
+
+    topic: str
+    name: str
+    offset: int
+    """An offset, or `EARLIEST` or `LATEST`."""
+    at_us: int = -1
+    """Or a time, in microseconds: at the first record appended at or after it."""
+
+
+class PauseSubscription(Message, frozen=True):
+    """Nothing is handed out until it is resumed; acknowledgements are taken."""
+
+    topic: str
+    name: str
+    paused: bool
+
+
 class ListSubscriptions(Message, frozen=True):
     prefix: str = ""
     """Of full names of topics, as in `ListTopics`."""
@@ -87,6 +108,7 @@ class SubscriptionDescription(Message, frozen=True):
     policy: FailurePolicy = FailurePolicy()
     dead_letter_topic: str = ""
     """Where its dead letters go; empty if nowhere."""
+    paused: bool = False
 
 
 class SubscriptionList(Message, frozen=True):

@@ -101,6 +101,8 @@ class Requests:
             Kind.LIST_SUBSCRIPTIONS: subscriptions.list_,
             Kind.PULL: subscriptions.pull,
             Kind.SETTLE: subscriptions.settle,
+            Kind.SEEK_SUBSCRIPTION: subscriptions.seek,
+            Kind.PAUSE_SUBSCRIPTION: subscriptions.pause,
         }
 
     async def answer(self, connection: Connection, kind: int, correlation: int, header: bytes) -> None:

@@ -1,7 +1,8 @@
 """What is dropped of a topic: whole sealed segments from the front of the chain, never the open one.
 
-A live pin holds back what its reader has not read, up to `HELD_TIMES` the age or the size that the topic is
-set to. What lies beyond that goes, whoever reads: a reader that stands still fills no disk.
+A live pin, or a subscription's cursor, holds back what its reader has not read, up to `HELD_TIMES` the age or
+the size that the topic is set to. What lies beyond that goes, whoever reads: a reader that stands still fills
+no disk.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Final
 from ister.metadata.state import TopicState
 
 HELD_TIMES: Final = 2
-"""How many times its `retention_ms` and `retention_bytes` a topic may have for the sake of a pin."""
+"""How many times its `retention_ms` and `retention_bytes` a topic may have for the sake of a pin or a
+subscription."""
 
 
 def first_offset_to_keep(topic: TopicState, size: int, now_us: int, *, has_store: bool = False) -> int:
@@ -19,7 +21,9 @@ def first_offset_to_keep(topic: TopicState, size: int, now_us: int, *, has_store
     a store none that is not in the history (E4)."""
     settings = topic.settings
     start = topic.start_offset
-    pinned = min((pin.offset for pin in topic.pins if pin.is_live(now_us)), default=None)
+    held = [pin.offset for pin in topic.pins if pin.is_live(now_us)]
+    held += [subscription.cursor for subscription in topic.subscriptions]
+    pinned = min(held, default=None)
     for segment in topic.segments:
         if segment.end_offset is None:
             break

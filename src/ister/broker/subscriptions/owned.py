@@ -95,6 +95,7 @@ class Owned:
         dead_letters: Letters,
         current: Callable[[Owned], TopicState],
         changed: Callable[[Owned, int], None],
+        is_paused: Callable[[Owned], bool],
         end_at_claim: int,
     ) -> None:
         self.topic_uid, self.uid = topic.uid, state.uid
@@ -119,6 +120,7 @@ class Owned:
         self._selecting = asyncio.Lock()
         self._news = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
+        self._is_paused = is_paused
         self._is_at_end = False
         """Whether nothing but the end of the topic was in the way of the last look."""
         self._frames: list[_Frame] = []
@@ -137,6 +139,10 @@ class Owned:
         for task in (self._watching, self._burying):
             if task is not None:
                 task.cancel()
+
+    def wake(self) -> None:
+        """Something that is not seen from here has changed: whoever waits looks again."""
+        self._news.set()
 
     # Consumers.
 
@@ -299,9 +305,10 @@ class Owned:
                     or self._consumers.get(request.consumer) is not consumer
                 ):
                     return [], []  # it has left, or asks anew: nobody waits for this
-                found = await self._select(request)
-                if found[0]:
-                    return found
+                if self._may_have(request.consumer):
+                    found = await self._select(request)
+                    if found[0]:
+                        return found
             left = until - asyncio.get_running_loop().time()
             if left <= 0:
                 return [], []
@@ -312,6 +319,13 @@ class Owned:
                     await self._news.wait()
             except TimeoutError:
                 return [], []
+
+    def _may_have(self, consumer: int) -> bool:
+        """Whether it is this one's turn. Of a failover subscription it is the first one's, as long as that
+        stays; of an exclusive one there is no other."""
+        if self._is_paused(self):
+            return False
+        return self.kind != SubscriptionKind.FAILOVER or next(iter(self._consumers)) == consumer
 
     def _watch(self) -> None:
         """See to it that somebody hears when the topic goes on."""
@@ -378,7 +392,7 @@ class Owned:
         frames, start = self._frames, candidate.start
         known_end = frames[-1].end if candidate.end is None else min(candidate.end, frames[-1].end)
         limit = min(known_end, start + room)
-        sharers = self.consumers if self.kind != SubscriptionKind.EXCLUSIVE else 1
+        sharers = self.consumers if self.kind == SubscriptionKind.SHARED else 1
         share = -(-(known_end - start) // sharers)
         end, size = start, 0
         while (

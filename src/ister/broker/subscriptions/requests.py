@@ -33,10 +33,12 @@ def check_new(request: CreateSubscription) -> None:
             f"there is no kind of subscription {request.kind[:40]!r}",
             hint=f"Choose {' or '.join(SubscriptionKind)}.",
         )
-    if request.at_us < 0 and request.offset < 0 and request.offset not in (EARLIEST, LATEST):
-        raise BadRequest(
-            f"a subscription cannot begin at offset {request.offset}", hint="Offsets begin at 0."
-        )
+    check_offset(request.name, request.offset, request.at_us)
+
+
+def check_offset(subscription: str, offset: int, at_us: int) -> None:
+    if at_us < 0 and offset < 0 and offset not in (EARLIEST, LATEST):
+        raise BadRequest(f"{subscription} cannot be at offset {offset}", hint="Offsets begin at 0.")
 
 
 def check_policy(policy: FailurePolicy) -> None:
@@ -72,4 +74,5 @@ def describe(topic: TopicState, state: SubscriptionState) -> SubscriptionDescrip
         state.epoch,
         state.policy,
         dead_letter_topic(topic.name, state.name, state.policy),
+        state.paused,
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -20,7 +21,7 @@ from ister.broker.forward.forwarding import REQUEST_SECONDS
 from ister.broker.subscriptions.flushing import FLUSH_SECONDS, GRACE_SECONDS, Flushing
 from ister.broker.subscriptions.owned import Owned
 from ister.broker.subscriptions.policy import DeadLetters
-from ister.broker.subscriptions.requests import check_new, check_policy, describe
+from ister.broker.subscriptions.requests import check_new, check_offset, check_policy, describe
 from ister.broker.topic.topic_log import TopicLog
 from ister.errors import (
     BadRequest,
@@ -40,13 +41,14 @@ from ister.metadata.commands import (
     DeleteSubscription,
     DeleteTopic,
     Outcome,
+    PauseSubscription,
     Result,
     SeekSubscription,
 )
 from ister.metadata.topics import SubscriptionState, TopicState
 from ister.names import normalise_topic
 from ister.protocol import subscriptions as messages
-from ister.protocol.codec import decode_header, encode_header
+from ister.protocol.codec import Bytes, decode_header, encode_header
 from ister.protocol.messages import LATEST, Fetch, Kind, ListOffsets
 from ister.protocol.peer import node_of
 
@@ -149,6 +151,10 @@ class Subscriptions:
             )
         return topic
 
+    def _is_paused(self, owned: Owned) -> bool:
+        state = self.state_of(owned)
+        return state is not None and state.paused
+
     def _applied(self, command: AnyCommand | None, outcome: Outcome) -> None:
         if not outcome.ok:
             return
@@ -160,6 +166,8 @@ class Subscriptions:
                 found = self._owned.get(uid)
                 if found is not None and not self.owns(found):
                     self.drop(found)
+            case PauseSubscription(uid=uid) if uid in self._owned:
+                self._owned[uid].wake()
 
     async def _keep_looking(self) -> None:
         while True:
@@ -246,7 +254,14 @@ class Subscriptions:
         if topic is None or state is None or (state.owner, state.epoch) != (me, seen + 1):
             raise NotLeader("the subscription changed hands again")
         self._owned[uid] = owned = Owned(
-            topic, state, self, self._dead_letters, self._current, self._flushing.note, end
+            topic,
+            state,
+            self,
+            self._dead_letters,
+            self._current,
+            self._flushing.note,
+            self._is_paused,
+            end,
         )
         log.info(
             "subscription taken over",
@@ -288,7 +303,7 @@ class Subscriptions:
                 hint="`ister subscription list` shows them; delete those that nobody uses.",
             )
         if known is None:
-            cursor = await self._place(topic, request)
+            cursor = await self._place(topic, request.name, request.offset, request.at_us)
             command = CreateSubscription(
                 topic.state.uid, request.name, request.kind, cursor, self._broker.clock.now_us(), policy
             )
@@ -307,21 +322,44 @@ class Subscriptions:
             )
         self._requests.respond(connection, correlation, describe(topic.state, known))
 
-    async def _place(self, topic: TopicLog, request: messages.CreateSubscription) -> int:
+    async def _place(self, topic: TopicLog, subscription: str, offset: int, at_us: int) -> int:
         """Where it begins. An offset must be in the topic, or its end: a cursor is never ahead of the log."""
         name = topic.state.name
-        if request.at_us >= 0:
-            return await self._requests.offset_at(ListOffsets(name, [request.at_us]), request.at_us)
-        if request.offset < 0:
-            return await self._requests.offset_at(ListOffsets(name, [request.offset]), request.offset)
+        if at_us >= 0:
+            return await self._requests.offset_at(ListOffsets(name, [at_us]), at_us)
+        if offset < 0:
+            return await self._requests.offset_at(ListOffsets(name, [offset]), offset)
         end = await self._requests.offset_at(ListOffsets(name, [LATEST]), LATEST)
         start = topic.state.start_offset
-        if not start <= request.offset <= end:
+        if not start <= offset <= end:
             raise BadRequest(
-                f"{request.name} cannot begin at offset {request.offset}: {name} has {start} to {end}",
+                f"{subscription} cannot be at offset {offset}: {name} has {start} to {end}",
                 hint="Give an offset in the topic, or 'earliest' or 'latest'.",
             )
-        return request.offset
+        return offset
+
+    async def seek(self, connection: Connection, correlation: int, header: bytes) -> None:
+        """Another epoch begins there: whoever owns it, and all that is on its way, is of the one before."""
+        request = decode_header(messages.SeekSubscription, header)
+        check_offset(request.name, request.offset, request.at_us)
+        state = await self._find(request.topic, request.name, 0)
+        topic = await self._broker.find(request.topic)
+        cursor = await self._place(topic, request.name, request.offset, request.at_us)
+        while True:
+            command = SeekSubscription(topic.state.uid, state.uid, state.epoch + 1, cursor)
+            outcome = await self.metadata.propose(command)
+            state = await self._find(request.topic, request.name, 0, state.uid)
+            if outcome.ok or (state.epoch, state.cursor) == (command.epoch, cursor):
+                break  # else somebody claimed it meanwhile
+        self._requests.respond(connection, correlation, describe(topic.state, state))
+
+    async def pause(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_header(messages.PauseSubscription, header)
+        state = await self._find(request.topic, request.name, 0)
+        topic = await self._broker.find(request.topic)
+        await self.metadata.propose(PauseSubscription(topic.state.uid, state.uid, request.paused))
+        state = await self._find(request.topic, request.name, 0, state.uid)
+        self._requests.respond(connection, correlation, describe(topic.state, state))
 
     async def delete(self, connection: Connection, correlation: int, header: bytes) -> None:
         request = decode_header(messages.DeleteSubscription, header)
@@ -366,12 +404,7 @@ class Subscriptions:
             self._connections.setdefault(connection, {})[state.uid, request.consumer] = None
         ranges, payload = await owned.pull(request, until)
         answer = encode_header(messages.Pulled(self._broker.config.node_id, owned.epoch, owned.uid, ranges))
-        if not payload:
-            connection.respond(correlation, answer, [])
-            return
-        size = sum(map(len, payload))
-        with await connection.room_for(size, size):
-            connection.respond(correlation, answer, list(payload))
+        await _respond(connection, correlation, answer, payload)
 
     async def settle(self, connection: Connection, correlation: int, header: bytes) -> None:
         request = decode_header(messages.Settle, header)
@@ -411,7 +444,14 @@ class Subscriptions:
         answer = await self._broker.forwarder.request(
             owner, kind, encode_header(request), timeout_s=REQUEST_SECONDS + wait_s, wait_s=wait_s
         )
-        payload = [answer.payload] if len(answer.payload) else []
-        size = len(answer.payload)
-        with await connection.room_for(size, size):
-            connection.respond(correlation, answer.header, payload)
+        await _respond(connection, correlation, answer.header, [answer.payload] if answer.payload else [])
+
+
+async def _respond(connection: Connection, correlation: int, header: bytes, payload: Sequence[Bytes]) -> None:
+    """With its share of the memory of answers, if it needs any: of nothing there is no share to be had."""
+    size = sum(map(len, payload))
+    if not size:
+        connection.respond(correlation, header, [])
+        return
+    with await connection.room_for(size, size):
+        connection.respond(correlation, header, list(payload))
