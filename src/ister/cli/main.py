@@ -83,7 +83,7 @@ COMMANDS: Final = {
     "tail": LazyCommand("ister.cli.read:tail", "Follow a topic, live, from any place."),
     "shell": LazyCommand("ister.cli.shell:shell", "Talk the text protocol, line by line."),
     "topic": LazyCommand(
-        "ister.cli.topic:topic", "Create, list, describe, alter, move, recover and delete topics."
+        "ister.cli.topic:topic", "Create, list, describe, alter, move, recover, delete topics."
     ),
     "history": LazyCommand(
         "ister.cli.history:history", "What of a topic is in the history, and if it is good."
