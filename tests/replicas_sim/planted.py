@@ -30,6 +30,7 @@ from ister.replication.recovery.failover_events import Begun, Members, ProposeSe
 from ister.replication.recovery.failover_heard import Heard
 from ister.replication.recovery.recovering import Attempt
 from ister.replication.stream import follower
+from ister.replication.stream.witness import Witness
 from ister.wal import checking, reader, recovery
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import FlushJob
@@ -172,6 +173,9 @@ def a_wiped_replica_counts_as_an_empty_one() -> Planted:
         mock.patch.object(Copies, "_in_recovery", of_any_disk),
         mock.patch.object(NodeReplication, "ask", ask_the_node),
         mock.patch.object(Attempt, "_members", all_are_there),
+        mock.patch.object(
+            Witness, "has_made_none", lambda self, uid: True
+        ),  # nor is a missing log a doubt (P3)
         mock.patch.object(NodeReplication, "make_recovery_seal", seal),
     )
 
