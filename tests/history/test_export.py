@@ -51,7 +51,9 @@ def test_sealed_segments_are_exported_by_themselves_and_can_be_listed_and_verifi
         async with world.connect() as log:
             found = await log.history("t")
             assert [entry.state for entry in found.entries] == ["published", "published", "open"]
-            assert [(e.start_offset, e.end_offset) for e in found.entries[:2]] == [(0, 4), (4, 8)]
+            starts = [0, *(entry.end_offset for entry in found.entries[:2])]
+            assert [entry.start_offset for entry in found.entries] == starts
+            assert starts[1] >= 4 and starts[2] >= 8, "what is on its way at the limit still goes in"
             for entry in found.entries[:2]:
                 assert not (await log.verify_object("t", found.topic_uid, entry.uid)).problem
             assert world.store is not None
@@ -62,7 +64,7 @@ def test_sealed_segments_are_exported_by_themselves_and_can_be_listed_and_verifi
                 for entry in found.entries[:2]
             ]
             assert "is not in" in problems[0]
-            assert "damaged at byte 0, offset 4" in problems[1]
+            assert f"damaged at byte 0, offset {starts[1]}" in problems[1]
 
     run_story(story, has_store=True, segment_records=4, replicas=3)
 

@@ -111,8 +111,9 @@ def test_a_failed_sync_right_after_a_rollover_still_fences_the_segment() -> None
         async with world.connect() as log:
             await log.create_topic("t", segment_records=2)
             directory = world.segment_files("t")[0].rpartition("/")[0]
-            # The first sync of segment 2 is the held append's.
-            rule = world.disk.faults.add("sync", prefix=f"{directory}/00000002", suffix=".log", count=1)
+            # The first sync of segment 2 is of its head, the next the held append's.
+            where = {"prefix": f"{directory}/00000002", "suffix": ".log"}
+            rule = world.disk.faults.add("sync", **where, after=1, count=1)
             await asyncio.gather(*(world.send(log, "t", b"%d" % number) for number in range(3)))
         assert rule.struck == 1
         second = world.node.broker.topics["default/t"].state.segments[1]
