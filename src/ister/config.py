@@ -177,14 +177,15 @@ class BrokerConfig(ClusterConfig, frozen=True, kw_only=True):
         Spec(
             Kind.CHOICE,
             "Where sealed segments go: `local` leaves them on their nodes, `shared_fs` puts them into a "
-            "directory that all nodes have. The same for all nodes of a cluster.",
+            "directory that all nodes have, `object_store` into a bucket. The same for all nodes of a "
+            "cluster.",
             choices=MODES,
         ),
     ] = "local"
     storage_url: Annotated[
         str,
         text(
-            "The place of the history, such as `file:///mnt/ister-history`. Without credentials.",
+            "The place of the history: `file:///mnt/ister-history` or `s3://bucket/prefix`.",
             may_be_empty=True,
         ),
     ] = ""

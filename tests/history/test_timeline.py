@@ -20,6 +20,7 @@ import pytest
 import ister
 from ister.broker.node.process import RunningBroker, start
 from ister.config import BrokerConfig
+from tests.io.weed import BUCKET, s3_server
 
 SEGMENT = 22
 
@@ -35,7 +36,11 @@ async def broker(root: Path, node_id: int, mode: str, join: str = "") -> Running
             bootstrap_cluster=not join,
             join=join,
             storage_mode=mode,
-            storage_url="" if mode == "local" else f"file://{root}/history",
+            storage_url={
+                "local": "",
+                "shared_fs": f"file://{root}/history",
+                "object_store": f"s3://{BUCKET}/timeline",
+            }[mode],
             export_after_ms=0,
             replicas=1,
             log_level="warning",
@@ -114,3 +119,11 @@ async def timeline(root: Path, mode: str) -> None:
 @pytest.mark.parametrize("mode", ["local", "shared_fs"])
 def test_the_timeline_of_the_document(mode: str, tmp_path: Path) -> None:
     asyncio.run(timeline(tmp_path, mode))
+
+
+@pytest.mark.slow
+def test_the_timeline_of_the_document_with_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3_server(tmp_path / "s3") as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        asyncio.run(timeline(tmp_path, "object_store"))

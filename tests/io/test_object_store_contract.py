@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.io.weed import BUCKET, s3_server
 
 from ister.errors import ObjectExists, ObjectNotFound
+from ister.io.bucket_store import BucketStore
 from ister.io.file_store import FilesystemStore
 from ister.io.object_store import ObjectInfo, ObjectStore, list_all, read_pieces
 from ister.testing import MemoryStore, VirtualLoop, simulate
@@ -33,13 +35,18 @@ class Stores:
 
             simulate(main, seed=1)
         else:
-            asyncio.run(self._on_files(check))
+            asyncio.run(self._for_real(check))
 
-    async def _on_files(self, check: Callable[[Open], Awaitable[None]]) -> None:
-        opened: list[FilesystemStore] = []
+    async def _for_real(self, check: Callable[[Open], Awaitable[None]]) -> None:
+        opened: list[ObjectStore] = []
 
-        def client(owner: str) -> FilesystemStore:
-            opened.append(FilesystemStore(self._root, owner))
+        def client(owner: str) -> ObjectStore:
+            is_bucket = self.kind == "bucket"
+            opened.append(
+                BucketStore(BUCKET, self._root.parent.name, owner)
+                if is_bucket
+                else FilesystemStore(self._root, owner)
+            )
             return opened[-1]
 
         try:
@@ -49,9 +56,18 @@ class Stores:
                 store.close()
 
 
-@pytest.fixture(params=["memory", "files"])
-def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Stores:
+@pytest.fixture(params=["memory", "files", pytest.param("bucket", marks=pytest.mark.slow)])
+def stores(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
+    if request.param == "bucket":
+        for name, value in request.getfixturevalue("s3").items():
+            monkeypatch.setenv(name, value)
     return Stores(request.param, tmp_path / "history")
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with s3_server(tmp_path_factory.mktemp("s3") / "data") as environment:
+        yield environment
 
 
 async def pieces(*given: bytes) -> AsyncIterator[bytes]:
