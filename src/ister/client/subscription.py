@@ -200,6 +200,7 @@ class Subscription:
         self._consumer = 0
         self._number = 0
         self._received = 0
+        self._is_asking = False
         self._uid = 0
         self._epoch = 0
         self._least_epoch = 0
@@ -371,8 +372,9 @@ class Subscription:
             if self._ack_due.is_set() and self._acknowledged.count < ACK_AT_ONCE:
                 await asyncio.sleep(ACK_SECONDS)
             self._ack_due.clear()
-            if not self._uid:
-                continue  # it has nothing yet
+            has_news = bool(self._acknowledged) or bool(self._refused)
+            if not self._uid or (self._is_asking and not has_news):
+                continue  # whoever asks for records is there
             ranges, epoch = self._acknowledged.take_all(), self._epoch
             refused, self._refused = self._refused, []
             try:
@@ -464,7 +466,11 @@ class Subscription:
             uid=self._uid,
             kind=self._kind or "",
         )
-        answer = await self._log.ask_once(Kind.PULL, encode_header(request), self._key, WAIT_MS / 1000)
+        self._is_asking = True
+        try:
+            answer = await self._log.ask_once(Kind.PULL, encode_header(request), self._key, WAIT_MS / 1000)
+        finally:
+            self._is_asking = False
         pulled = decode_header(Pulled, answer.header)
         frames = frames_in(answer.payload, limit=max(DEFAULT_LIMIT, len(answer.payload)))
         self._received = number
