@@ -192,6 +192,28 @@ def test_a_full_window_holds_delivery_back_until_something_is_acknowledged() -> 
     simulated(scenario)
 
 
+def test_acknowledgements_of_every_other_record_are_more_than_one_request_holds() -> None:
+    async def scenario(node: SimNode) -> None:
+        async with connect(node) as log:
+            await append(log, 0, 9_000, batch=1_000)
+            await log.create_subscription("t", "s", start="earliest")
+            async with log.subscribe("t", "s") as subscription:
+                end = 0
+                while end < 9_000:
+                    batch = await subscription.next(5.0)
+                    assert batch is not None
+                    end = batch.end
+                    for offset in range(batch.start, batch.end):
+                        if offset % 2:
+                            await batch.ack(start=offset, end=offset + 1)
+                        elif offset < 200:
+                            await batch.nack(start=offset, end=offset + 1, reason="x" * 1_000)
+            (found,) = await log.subscriptions()
+            assert (found.cursor, len(found.beyond)) == (0, 4_500)
+
+    simulated(scenario)
+
+
 def test_nothing_is_skipped_when_the_owner_is_killed_and_the_consumer_finds_the_next_by_itself() -> None:
     async def story(world: World) -> None:
         async with world.connect() as log:

@@ -217,7 +217,7 @@ class Administration:
                 hint = "An earlier attempt of this call may have made it: `ister subscription describe`."
                 raise SubscriptionExists(error.message, hint=hint) from error
             raise
-        return decode_header(SubscriptionDescription, answer.header)
+        return decode_header(SubscriptionDescription, answer.header or answer.payload)
 
     async def delete_subscription(self, topic: str, name: str) -> None:
         """What it had not acknowledged is nobody's business any more; the records stay."""
@@ -241,7 +241,7 @@ class Administration:
         offset = 0 if isinstance(place, datetime) else wire_place(place)
         header = encode_header(SeekSubscription(full, name, offset, at_us))
         answer = await self.call(f"moving the subscription {name}", Kind.SEEK_SUBSCRIPTION, header)
-        return decode_header(SubscriptionDescription, answer.header)
+        return decode_header(SubscriptionDescription, answer.header or answer.payload)
 
     async def pause_subscription(self, topic: str, name: str) -> SubscriptionDescription:
         """Hand out nothing until it is resumed; what is handed out can be acknowledged."""
@@ -254,7 +254,7 @@ class Administration:
         header = encode_header(PauseSubscription(normalise_topic(topic), name, paused))
         what = f"{'pausing' if paused else 'resuming'} the subscription {name}"
         answer = await self.call(what, Kind.PAUSE_SUBSCRIPTION, header)
-        return decode_header(SubscriptionDescription, answer.header)
+        return decode_header(SubscriptionDescription, answer.header or answer.payload)
 
     async def subscriptions(self, prefix: str = "", name: str = "") -> list[SubscriptionDescription]:
         """Those of topics whose full name starts with `prefix`; with `name`, only of that name."""

@@ -56,6 +56,11 @@ ACK_AT_ONCE: Final = 1_000
 ALIVE_SECONDS: Final = 3.0
 """How often a consumer that asks for nothing, since it has enough, says that it is there."""
 MAX_DELAY_S: Final = 7 * 24 * 3600
+MAX_RANGES: Final = 2_000
+"""That one request acknowledges."""
+MAX_REFUSED: Final = 50
+MAX_REASON: Final = 200
+"""Characters: what is longer is cut."""
 WAIT_MS: Final = 20_000
 CLOSE_SECONDS: Final = 5.0
 _BUFFERED_ANSWERS: Final = 4
@@ -351,7 +356,7 @@ class Subscription:
         if delay_s is not None and not 0 <= delay_s <= MAX_DELAY_S:
             raise BadRequest(f"delay_s is {delay_s:g}", hint=f"Choose 0 to {MAX_DELAY_S} seconds.")
         delay_ms = -1 if delay_s is None else round(delay_s * 1000)
-        self._refused.append(Refused(start, end, delay_ms, reason))
+        self._refused.append(Refused(start, end, delay_ms, reason[:MAX_REASON]))
         self._ack_due.set()
 
     async def store(self, start: int, end: int, epoch: int) -> None:
@@ -402,6 +407,21 @@ class Subscription:
         ranges: list[tuple[int, int]],
         epoch: int,
         refused: Sequence[Refused] = (),
+        *,
+        durable: bool = False,
+        leaves: bool = False,
+    ) -> None:
+        """In as many requests as it takes: a header has its bound. The last one says the rest."""
+        while len(ranges) > MAX_RANGES or len(refused) > MAX_REFUSED:
+            await self._send(ranges[:MAX_RANGES], epoch, refused[:MAX_REFUSED])
+            ranges, refused = ranges[MAX_RANGES:], refused[MAX_REFUSED:]
+        await self._send(ranges, epoch, refused, durable=durable, leaves=leaves)
+
+    async def _send(
+        self,
+        ranges: list[tuple[int, int]],
+        epoch: int,
+        refused: Sequence[Refused],
         *,
         durable: bool = False,
         leaves: bool = False,
