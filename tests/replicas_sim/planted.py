@@ -240,7 +240,7 @@ def a_copy_is_repaired_from_a_corrupt_one() -> Planted:
 FOUND_BY_SEEDS: dict[Plant, int] = {
     a_restarted_leader_goes_on_appending: 4,
     a_duplicate_is_acknowledged_before_its_original_is_committed: 5,
-    a_second_fsync_is_believed: 10,
+    a_second_fsync_is_believed: 20,
     the_commit_is_counted_before_the_follower_has_synced: 1,
     a_fence_needs_no_begun_recovery: 1,
     the_longest_is_chosen_among_too_few: 10,
