@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ister.client.log import Log
     from ister.protocol.subscriptions import FailurePolicy, SubscriptionDescription
 
-KINDS = click.Choice(["exclusive", "failover", "shared"])
+KINDS = click.Choice(["exclusive", "failover", "shared", "key-shared"])
 
 
 @click.group(cls=LazyGroup)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
@@ -30,7 +31,7 @@ from ister.columns import RecordHeaders
 from ister.errors import BadRequest, ConnectionFailed, CorruptSegment, IsterError, RecordsLost, StaleDelivery
 from ister.frame import DEFAULT_LIMIT, Frame, Record, frames_in
 from ister.offset_ranges import OffsetRanges
-from ister.protocol.codec import decode_header, encode_header
+from ister.protocol.codec import Bytes, decode_header, encode_header
 from ister.protocol.messages import Kind
 from ister.protocol.subscriptions import (
     FailurePolicy,
@@ -492,7 +493,7 @@ class Subscription:
         finally:
             self._is_asking = False
         pulled = decode_header(Pulled, answer.header)
-        frames = frames_in(answer.payload, limit=max(DEFAULT_LIMIT, len(answer.payload)))
+        frames = _Frames(answer.payload, self.topic)
         self._received = number
         self._log.learned_way(self._key, pulled.served_by)
         if pulled.epoch < self._least_epoch:
@@ -500,7 +501,7 @@ class Subscription:
         if (pulled.uid, pulled.epoch) != (self._uid, self._epoch):
             self._begin_epoch(pulled.uid, pulled.epoch)
         for delivered in pulled.ranges:
-            chosen = _frames_of(frames, delivered.start, delivered.end, self.topic)
+            chosen = frames.of(delivered.start, delivered.end)
             self._buffered += sum(frame.header.size for frame in chosen)
             self._ready.append(
                 Batch(
@@ -518,17 +519,27 @@ class Subscription:
             self._arrived.set()
 
 
-def _frames_of(frames: list[Frame], start: int, end: int, topic: str) -> list[Frame]:
-    """Those that a range lies in, which must have all of it."""
-    chosen = sorted(
-        (frame for frame in frames if frame.header.base_offset < end and start < frame.header.end_offset),
-        key=lambda frame: frame.header.base_offset,
-    )
-    place = start
-    for frame in chosen:
-        if frame.header.base_offset > place:
-            break
-        place = frame.header.end_offset
-    if place < end:
-        raise CorruptSegment(f"offsets {start} to {end} of {topic} were delivered without their records")
-    return chosen
+class _Frames:
+    """The frames of an answer."""
+
+    def __init__(self, payload: Bytes, topic: str) -> None:
+        found = frames_in(payload, limit=max(DEFAULT_LIMIT, len(payload)))
+        self._frames = sorted(found, key=_base_of)
+        self._topic = topic
+
+    def of(self, start: int, end: int) -> list[Frame]:
+        """Those that a range lies in, which must have all of it."""
+        first = max(0, bisect_right(self._frames, start, key=_base_of) - 1)
+        behind = bisect_left(self._frames, end, lo=first, key=_base_of)
+        chosen, place = self._frames[first:behind], start
+        for frame in chosen:
+            if frame.header.base_offset > place:
+                break
+            place = frame.header.end_offset
+        if place < end:
+            raise CorruptSegment(f"offsets {start} to {end} of {self._topic} came without their records")
+        return chosen
+
+
+def _base_of(frame: Frame) -> int:
+    return frame.header.base_offset

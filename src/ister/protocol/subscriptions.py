@@ -18,6 +18,9 @@ class SubscriptionKind(StrEnum):
     """Any number of consumers; the first of them gets everything, the next takes over when it is gone."""
     SHARED = "shared"
     """Any number of consumers; each record goes to one of them."""
+    KEY_SHARED = "key-shared"
+    """As shared, with the records of each key in order: while a consumer has some of a key's, no other gets
+    any of them."""
 
 
 class OnFailure(StrEnum):

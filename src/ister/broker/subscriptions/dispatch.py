@@ -5,6 +5,9 @@ consumer; returned, to be handed out again before anything new, lowest first; wa
 having been delivered as often as its subscription allows. So nothing is skipped: the cursor moves past what
 is acknowledged only, and what is not is somewhere in here (S4).
 
+Of a key-shared subscription (`keys`) what is new counts as returned as soon as its key is known: its records
+go out in an order of their own, and some wait for others.
+
 An acknowledgement is taken from whoever sends it in this epoch: the record has been dealt with, whoever has
 it now.
 """
@@ -12,9 +15,10 @@ it now.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from ister.broker.subscriptions.key_order import KeyOrder
 from ister.broker.subscriptions.range_map import RangeMap
 from ister.errors import invariant
 from ister.offset_ranges import Acknowledged, Range
@@ -76,6 +80,8 @@ class Dispatcher:
         beyond: Iterable[Range] = (),
         attempts: Iterable[tuple[int, int, int]] = (),
         judge: Judge = at_once,
+        *,
+        by_key: bool = False,
     ) -> None:
         """As the last owner has left it."""
         self.acknowledged = Acknowledged(cursor, beyond)
@@ -97,6 +103,7 @@ class Dispatcher:
             for low, high, _ in self.returned.carve(start, end):
                 place = self.failed if judge(count).is_failed else self.returned
                 place.put(low, high, Past(count, True, CONSUMER_GONE))
+        self.keys = KeyOrder(self.cursor, self.returned) if by_key else None
 
     @property
     def cursor(self) -> int:
@@ -114,6 +121,16 @@ class Dispatcher:
     def pieces(self) -> int:
         """How much of it has to be remembered."""
         return len(self.handed) + sum(map(len, self._places)) + len(self.acknowledged.beyond)
+
+    def join(self, consumer: int) -> None:
+        if self.keys is not None:
+            self.keys.join(consumer)
+
+    def leave(self, consumer: int) -> None:
+        """It has nothing any more, and asks for nothing."""
+        invariant(not self.held_by(consumer), f"consumer {consumer} leaves with what it has")
+        if self.keys is not None:
+            self.keys.leave(consumer)
 
     def held_by(self, consumer: int) -> int:
         return self._counts.get(consumer, 0)
@@ -133,10 +150,33 @@ class Dispatcher:
         else:
             invariant(end <= candidate.end, f"{end} is handed out, and {candidate.end} is the end")
             self.returned.carve(start, end)
-        attempt = candidate.past.attempts + 1
-        self.handed.put(start, end, Handed(consumer, request, attempt, deadline, candidate.past))
+        return self._hand(consumer, request, start, end, deadline, candidate.past)
+
+    def hand_out_by_key(
+        self, consumer: int, request: int, limit: int, count: int, deadline: float = NEVER
+    ) -> tuple[int, int, int, Past]:
+        """Give a consumer the next of what is its to have, before `limit`. Returns the range, which attempt
+        it is, and what was known of it."""
+        assert self.keys is not None
+        start, end = self.keys.take(consumer, limit, count)
+        ((_, _, past),) = self.returned.carve(start, end)
+        return start, end, self._hand(consumer, request, start, end, deadline, past), past
+
+    def _hand(self, consumer: int, request: int, start: int, end: int, deadline: float, past: Past) -> int:
+        attempt = past.attempts + 1
+        self.handed.put(start, end, Handed(consumer, request, attempt, deadline, past))
         self._counts[consumer] = self.held_by(consumer) + end - start
         return attempt
+
+    def learn(self, start: int, keys: Sequence[int | None]) -> None:
+        """The hashes of the keys of the records that follow those that are known."""
+        assert self.keys is not None
+        end = start + len(keys)
+        invariant(start == self.keys.scanned, f"keys of {start} are told, and {self.keys.scanned} is next")
+        if end > self.next_offset:
+            self.returned.put(max(start, self.next_offset), end, Past())
+            self.next_offset = end
+        self.keys.learn(start, keys, self.acknowledged.missing(start, end))
 
     def acknowledge(self, start: int, end: int) -> int:
         """Returns how many of them were not acknowledged before. What was never handed out cannot be."""
@@ -146,11 +186,16 @@ class Dispatcher:
         self._let_go(self.handed.carve(start, end))
         for place in self._places:
             place.carve(start, end)
-        return self.acknowledged.add(start, end)
+        added = self.acknowledged.add(start, end)
+        if self.keys is not None:
+            self.keys.done(start, end)
+        return added
 
     def pass_over(self, start: int, end: int) -> int:
         """These are not in the log any more. Returns how many of them nobody has acknowledged."""
         self.next_offset = max(self.next_offset, end)
+        if self.keys is not None and start <= self.keys.scanned:
+            self.keys.scanned = max(self.keys.scanned, end)
         return self.acknowledge(start, end)
 
     # What comes back.
@@ -191,7 +236,7 @@ class Dispatcher:
         for start, end, handed in pieces:
             self._let_go(self.handed.carve(start, end))
             may_repeat = handed.before.may_repeat or requests is None
-            self.returned.put(start, end, handed.before._replace(may_repeat=may_repeat))
+            self._return(start, end, handed.before._replace(may_repeat=may_repeat))
         return sum(end - start for start, end, _ in pieces)
 
     def ripen(self, now: float) -> int:
@@ -200,7 +245,7 @@ class Dispatcher:
         while self._due and self._due[0][0] <= now:
             _, start, end = heapq.heappop(self._due)
             for low, high, past in self.waiting.carve(start, end):
-                self.returned.put(low, high, past)
+                self._return(low, high, past)
                 count += high - low
         return count
 
@@ -232,10 +277,17 @@ class Dispatcher:
             self.waiting.put(start, end, past)
             heapq.heappush(self._due, (now + seconds, start, end))
         else:
-            self.returned.put(start, end, past)
+            self._return(start, end, past)
+
+    def _return(self, start: int, end: int, past: Past) -> None:
+        self.returned.put(start, end, past)
+        if self.keys is not None:
+            self.keys.came_back(start, end)
 
     def _let_go(self, pieces: list[tuple[int, int, Handed]]) -> None:
         for start, end, handed in pieces:
+            if self.keys is not None:
+                self.keys.let_go(start, end)
             left = self._counts[handed.consumer] - (end - start)
             if left:
                 self._counts[handed.consumer] = left

@@ -1,33 +1,21 @@
 """A subscription while this node owns it: its consumers, what they ask for, and the reading for them.
 
-A consumer asks for as many records as it is willing to hold, and waits until there are some. Whole frames go
-out, as they are stored, with the ranges of offsets that are meant for it: of a large frame that has room in
-its window it gets all, of a small one only its share where there are several consumers (a frame is sent to
-each that gets some of it).
-
-Nothing is passed over but what nobody can have: records that retention dropped, with a warning; records that
-an operator gave up (F6), which are an error once, with their range.
+A consumer asks for as many records as it is willing to hold, and waits until there are some; `handing_out`
+chooses them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_right
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
-from ister.broker.subscriptions.dispatch import NEVER, Candidate, Dispatcher, Past
+from ister.broker.subscriptions.dispatch import Dispatcher, Past
+from ister.broker.subscriptions.handing_out import READ_BYTES, HandingOut, Source
 from ister.broker.subscriptions.policy import dead_letter, dead_letter_topic, judge
-from ister.errors import (
-    CorruptSegment,
-    IsterError,
-    OffsetOutOfRange,
-    RecordsLost,
-    StaleDelivery,
-    SubscriptionBusy,
-)
-from ister.frame import DEFAULT_LIMIT, FrameHeader, decode_header, frames_in
+from ister.errors import IsterError, RecordsLost, StaleDelivery, SubscriptionBusy
+from ister.frame import DEFAULT_LIMIT, frames_in
 from ister.logs import fields
 from ister.metadata.commands import FlushRow
 from ister.metadata.topics import SubscriptionState, TopicState
@@ -40,42 +28,16 @@ SESSION_SECONDS: Final = 10.0
 """A consumer that says nothing for so long, and waits for nothing, is gone: others get what it has."""
 LOST_SECONDS: Final = 1.0
 """The same for one whose connection broke: it may come back by another one."""
-MAX_PIECES: Final = 10_000
-"""Ranges that are not acknowledged, or acknowledged beyond the cursor: at this nothing new is handed out."""
-MAX_UNACKNOWLEDGED: Final = 1_000_000
-"""Records, the same."""
-MAX_RANGES: Final = 500
-"""In one answer."""
 MAX_REASON: Final = 500
 """Characters."""
 RETRY_SECONDS: Final = 5.0
 """Before a dead letter that could not be written is tried again."""
-READ_BYTES: Final = 1024 * 1024
-MAX_PULL_BYTES: Final = 8 * 1024 * 1024
-SPLIT_BYTES: Final = 16 * 1024
-"""A frame up to this size is shared out among consumers, and sent to each of them."""
 _WATCH_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 0.1
 
 
-class Source(Protocol):
-    """The topic's records, wherever they are."""
-
-    async def read(self, request: Fetch) -> bytes: ...
-
-    async def wait(self, topic: str, offset: int, seconds: float) -> None:
-        """Until there may be a record at an offset, or the time is over."""
-        ...
-
-
 class Letters(Protocol):
     async def append(self, topic: str, frame: bytes) -> None: ...
-
-
-class _Frame(NamedTuple):
-    base: int
-    end: int
-    data: memoryview
 
 
 class _Consumer:
@@ -102,7 +64,11 @@ class Owned:
         self.name, self.kind, self.epoch = state.name, state.kind, state.epoch
         self.policy = policy = state.policy
         self.dispatcher = Dispatcher(
-            state.cursor, state.beyond, state.attempts, lambda attempts: judge(policy, attempts)
+            state.cursor,
+            state.beyond,
+            state.attempts,
+            lambda attempts: judge(policy, attempts),
+            by_key=state.kind == SubscriptionKind.KEY_SHARED,
         )
         self.stored: FlushRow = self.row()
         """What the metadata has."""
@@ -114,17 +80,19 @@ class Owned:
         """Raises if this node does not own it any more."""
         self._changed = changed
         """To be told how many were acknowledged, or that something else is to be stored."""
-        self._end_at_claim = end_at_claim if state.epoch > 1 else 0
-        """What lies before it an earlier owner may have handed out without having said so."""
+        self._handing_out = HandingOut(
+            self.dispatcher,
+            state,
+            source,
+            lambda: current(self),
+            lambda count: changed(self, count),
+            end_at_claim if state.epoch > 1 else 0,
+        )
         self._consumers: dict[int, _Consumer] = {}
         self._selecting = asyncio.Lock()
         self._news = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._is_paused = is_paused
-        self._is_at_end = False
-        """Whether nothing but the end of the topic was in the way of the last look."""
-        self._frames: list[_Frame] = []
-        self._bases: list[int] = []
 
     def row(self) -> FlushRow:
         dispatcher = self.dispatcher
@@ -158,6 +126,7 @@ class Owned:
             if self.kind == SubscriptionKind.EXCLUSIVE and self._consumers:
                 raise SubscriptionBusy(f"the exclusive subscription {self.name} has a consumer already")
             found = self._consumers[consumer] = _Consumer(now)
+            self.dispatcher.join(consumer)
         found.deadline = now + SESSION_SECONDS
         return found
 
@@ -173,8 +142,10 @@ class Owned:
 
     def leave(self, consumer: int) -> None:
         """What it has goes to others at once."""
-        if self._consumers.pop(consumer, None) is not None and self.dispatcher.give_back(consumer):
-            self._changed(self, 0)
+        if self._consumers.pop(consumer, None) is not None:
+            if self.dispatcher.give_back(consumer):
+                self._changed(self, 0)
+            self.dispatcher.leave(consumer)
         self._news.set()
 
     def look(self, now: float) -> None:
@@ -185,6 +156,7 @@ class Owned:
                 del self._consumers[consumer]
                 if self.dispatcher.lose(consumer, now):
                     self._changed(self, 0)
+                self.dispatcher.leave(consumer)
                 self._news.set()
         if self.dispatcher.handed and self.dispatcher.expire(now):
             self._changed(self, 0)
@@ -296,23 +268,24 @@ class Owned:
         self, request: Pull, consumer: _Consumer, until: float
     ) -> tuple[list[Delivered], list[memoryview]]:
         while True:
+            is_at_end = False
             async with self._selecting:
                 self._news.clear()
                 self._current(self)
-                self._is_at_end = False
                 if (
                     consumer.last_request != request.number
                     or self._consumers.get(request.consumer) is not consumer
                 ):
                     return [], []  # it has left, or asks anew: nobody waits for this
                 if self._may_have(request.consumer):
-                    found = await self._select(request)
-                    if found[0]:
-                        return found
+                    found = await self._handing_out.select(request, self.consumers)
+                    if found.ranges:
+                        return found.ranges, found.payload
+                    is_at_end = found.is_at_end
             left = until - asyncio.get_running_loop().time()
             if left <= 0:
                 return [], []
-            if self._is_at_end:
+            if is_at_end:
                 self._watch()
             try:
                 async with asyncio.timeout(left):
@@ -342,120 +315,3 @@ class Owned:
         finally:
             self._watching = None
             self._news.set()
-
-    async def _select(self, request: Pull) -> tuple[list[Delivered], list[memoryview]]:
-        ranges: list[Delivered] = []
-        payload: list[memoryview] = []
-        last_base, size = -1, 0
-        max_bytes = max(1, min(request.max_bytes, MAX_PULL_BYTES))
-        while len(ranges) < MAX_RANGES and size < max_bytes:
-            room = request.window - self.dispatcher.held_by(request.consumer)
-            candidate = self.dispatcher.candidate
-            if room <= 0 or (candidate.end is None and self._is_full):
-                break
-            try:
-                place = await self._find(candidate.start, is_first=not ranges)
-            except IsterError:
-                if ranges:
-                    break  # these first; whoever asks next is told
-                raise
-            if place is None:
-                self._is_at_end = True
-                break
-            if place < 0 or candidate != self.dispatcher.candidate:
-                continue  # it was passed over, or something came back meanwhile
-            end, place_end = self._extent(candidate, place, room, max_bytes - size)
-            attempt = self.dispatcher.hand_out(
-                request.consumer, request.number, candidate.start, end, self._deadline()
-            )
-            may_repeat = candidate.past.may_repeat or candidate.start < self._end_at_claim
-            ranges.append(Delivered(candidate.start, end, attempt, may_repeat))
-            if attempt > 1:
-                self._changed(self, 0)
-            for frame in self._frames[place:place_end]:
-                if frame.base != last_base:
-                    payload.append(frame.data)
-                    last_base, size = frame.base, size + len(frame.data)
-        return ranges, payload
-
-    @property
-    def _is_full(self) -> bool:
-        dispatcher = self.dispatcher
-        return dispatcher.pieces >= MAX_PIECES or dispatcher.unacknowledged >= MAX_UNACKNOWLEDGED
-
-    def _deadline(self) -> float:
-        timeout_ms = self.policy.ack_timeout_ms
-        return asyncio.get_running_loop().time() + timeout_ms / 1000 if timeout_ms else NEVER
-
-    def _extent(self, candidate: Candidate, place: int, room: int, max_bytes: int) -> tuple[int, int]:
-        """How far a range goes that starts in the frame at `place`, and behind which frame."""
-        frames, start = self._frames, candidate.start
-        known_end = frames[-1].end if candidate.end is None else min(candidate.end, frames[-1].end)
-        limit = min(known_end, start + room)
-        sharers = self.consumers if self.kind == SubscriptionKind.SHARED else 1
-        share = -(-(known_end - start) // sharers)
-        end, size = start, 0
-        while (
-            place < len(frames) and end < limit and (not size or size + len(frames[place].data) <= max_bytes)
-        ):
-            frame = frames[place]
-            stop = min(frame.end, limit)
-            if sharers > 1 and len(frame.data) <= SPLIT_BYTES:
-                stop = min(stop, max(start + share, end + 1))
-            end, size, place = stop, size + len(frame.data), place + 1
-            if end < frame.end or end - start >= share:
-                break
-        return end, place
-
-    async def _find(self, offset: int, *, is_first: bool) -> int | None:
-        """The place of the frame that holds an offset; None at the end of the topic; -1 if the offset was
-        passed over, since nobody can have it any more."""
-        topic = self._current(self)
-        if offset < topic.start_offset:
-            missed = self.dispatcher.pass_over(offset, topic.start_offset)
-            log.warning(
-                "retention dropped records before they were consumed",
-                extra=fields(topic=topic.name, subscription=self.name, records=missed, to=topic.start_offset),
-            )
-            self._changed(self, missed)
-            return -1
-        place = self._place_of(offset)
-        if place is None:
-            try:
-                data = await self._source.read(Fetch(topic.name, offset, READ_BYTES))
-            except RecordsLost as error:
-                topic = self._current(self)
-                if is_first and error.offsets is not None and error.offsets[0] <= offset < error.offsets[1]:
-                    # Whoever asked is told, once; then it goes on behind them.
-                    self._changed(self, self.dispatcher.pass_over(offset, error.offsets[1]))
-                raise
-            except OffsetOutOfRange as error:
-                if offset < self._current(self).start_offset:
-                    return -1  # it was trimmed just now
-                raise OffsetOutOfRange(
-                    f"the subscription {self.name} is at offset {offset} of {topic.name}: {error.message}",
-                    hint="A cursor is never ahead of its log unless the log has lost records. "
-                    "`ister topic describe` shows where it ends; it goes on by itself if these come back.",
-                ) from error
-            self._current(self)
-            self._keep(data)
-            place = self._place_of(offset)
-            if data and place is None:
-                raise CorruptSegment(f"what was read of {topic.name} does not have offset {offset}")
-        return place
-
-    def _place_of(self, offset: int) -> int | None:
-        place = bisect_right(self._bases, offset) - 1
-        return place if place >= 0 and offset < self._frames[place].end else None
-
-    def _keep(self, data: bytes) -> None:
-        view, position = memoryview(data), 0
-        self._frames = []
-        while position < len(data):
-            header = decode_header(view, position, limit=max(DEFAULT_LIMIT, len(data)))
-            if not isinstance(header, FrameHeader):
-                raise CorruptSegment(f"what was read of the topic of {self.name} is no frame: {header}")
-            end = position + header.size
-            self._frames.append(_Frame(header.base_offset, header.end_offset, view[position:end]))
-            position = end
-        self._bases = [frame.base for frame in self._frames]

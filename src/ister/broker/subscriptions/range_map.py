@@ -85,6 +85,13 @@ class RangeMap(Generic[V]):
             return None
         return self._starts[place], self._ends[place], self._values[place]
 
+    def first_from(self, offset: int) -> tuple[int, int, V] | None:
+        """What is there of the first range that has something at an offset or behind it."""
+        place = bisect_right(self._ends, offset)
+        if place == len(self._starts):
+            return None
+        return max(offset, self._starts[place]), self._ends[place], self._values[place]
+
     def _replace(self, first: int, last: int, rows: list[tuple[int, int, V]]) -> None:
         self._starts[first:last] = [row[0] for row in rows]
         self._ends[first:last] = [row[1] for row in rows]
