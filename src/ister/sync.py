@@ -34,6 +34,7 @@ from ister.client.sync_subscription import Subscription as Subscription
 from ister.columns import RecordHeaders
 from ister.errors import BadRequest, ConnectionFailed
 from ister.frame import Frame, Record
+from ister.protocol.history import HistoryList
 from ister.protocol.messages import (
     ClusterAnswer,
     NodeAnswer,
@@ -215,6 +216,9 @@ class Log:
 
     def list_topics(self, prefix: str = "") -> list[TopicDescription]:
         return self._run(self._log.list_topics(prefix))
+
+    def history(self, topic: str, start: int = 0, end: int = 0) -> HistoryList:
+        return self._run(self._log.history(topic, start, end))
 
     def offsets_at(self, topic: str, place: str | int | datetime, *, uid: int = 0) -> int:
         return self._run(self._log.offsets_at(topic, place, uid=uid))

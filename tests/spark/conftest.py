@@ -26,13 +26,17 @@ Load = Callable[..., "DataFrame"]
 class BrokerProcess:
     """`ister serve` in a directory: may be killed, and started again where it was."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, history: Path | None = None) -> None:
+        """With `history`, a directory for what is sealed."""
         self.data_dir = data_dir
+        kept = {} if history is None else {"storage_mode": "shared_fs", "storage_url": history.as_uri()}
+        self._settings = [part for each in kept.items() for part in ("--set", "=".join(each))]
         self._port = 0
         self.start()
 
     def start(self) -> None:
         where = ["--data-dir", str(self.data_dir), "--client-port", str(self._port), "--admin-port", "-1"]
+        where += self._settings
         self._process = subprocess.Popen(
             [sys.executable, "-c", SERVE, "serve", *where, "--output", "json", "--log-level", "warning"],
             stdout=subprocess.PIPE,
@@ -75,6 +79,20 @@ def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     process = BrokerProcess(tmp_path / "data")
     yield process
     process.stop()
+
+
+@pytest.fixture(scope="session")
+def keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker that exports what is sealed into a directory."""
+    process = BrokerProcess(tmp_path_factory.mktemp("keeper"), history=tmp_path_factory.mktemp("history"))
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def kept(keeper: BrokerProcess) -> Iterator[sync.Log]:
+    with sync.connect(keeper.address) as found:
+        yield found
 
 
 @pytest.fixture

@@ -466,12 +466,12 @@ class Administration:
 
     # The history.
 
-    async def history(self, topic: str) -> HistoryList:
-        """What of a topic is in the history, segment by segment, and what waits for it."""
+    async def history(self, topic: str, start: int = 0, end: int = 0) -> HistoryList:
+        """What of a topic is in the history, segment by segment, and what waits for it; of segments that have
+        offsets from `start` to before `end` only, if that is given."""
         name = normalise_topic(topic)
-        answer = await self.call(
-            f"listing the history of {name}", Kind.LIST_HISTORY, encode_header(ListHistory(name))
-        )
+        request = encode_header(ListHistory(name, start, end))
+        answer = await self.call(f"listing the history of {name}", Kind.LIST_HISTORY, request)
         return decode_header(HistoryList, answer.header or answer.payload)
 
     async def verify_object(self, topic: str, topic_uid: int, segment_uid: int) -> ObjectVerified:

@@ -18,6 +18,7 @@ from ister.history.format import (
     Exported,
     Footer,
     FramesOf,
+    Trailer,
     object_crc,
     read_footer,
     read_trailer,
@@ -112,13 +113,19 @@ def check_is_of(footer: Footer, segment: Exported, where: str) -> None:
 
 async def load_footer(store: ObjectStore, name: str, size: int) -> Footer:
     """With one request, or two where it is large."""
+    return (await load_ending(store, name, size))[1]
+
+
+async def load_ending(store: ObjectStore, name: str, size: int) -> tuple[Trailer, Footer]:
+    """The same, with the trailer, which has the checksum of the whole object."""
     where = f"object {name} in {store.location}"
     length = min(size, TAIL_BYTES)
     tail = await store.get(name, size - length, length)
-    needed = read_trailer(tail, where).footer_size + TRAILER_SIZE
+    trailer = read_trailer(tail, where)
+    needed = trailer.footer_size + TRAILER_SIZE
     if len(tail) < needed <= size:
         tail = await store.get(name, size - needed, needed)
-    return read_footer(tail, size, where)
+    return trailer, read_footer(tail, size, where)
 
 
 async def _pass_frames(frames: FramesOf, read: Read, disk: Disk, throttle: Throttle) -> AsyncIterator[bytes]:

@@ -11,14 +11,23 @@ from ister.protocol.history import HistoryEntry, HistoryList, HistorySwept, Obje
 from ister.protocol.peer import node_of
 
 
-def list_history(topic: TopicState, history: History | None) -> HistoryList:
+def list_history(
+    topic: TopicState, history: History | None, start_offset: int = 0, end_offset: int = 0
+) -> HistoryList:
+    """Of the segments that have offsets from `start_offset` to before `end_offset`; 0 is no bound."""
+    segments = [
+        segment
+        for segment in topic.segments
+        if (segment.end_offset is None or segment.end_offset > start_offset or not start_offset)
+        and (not end_offset or segment.base_offset < end_offset)
+    ]
     return HistoryList(
         topic.name,
         topic.uid,
         topic.start_offset,
         "local" if history is None else "store",
         "" if history is None else history.store.location,
-        [_entry(segment, has_store=history is not None) for segment in topic.segments],
+        [_entry(segment, has_store=history is not None) for segment in segments],
     )
 
 
@@ -49,6 +58,7 @@ def _entry(segment: SegmentState, *, has_store: bool) -> HistoryEntry:
         segment.last_append_time_us,
         node_of(found.exported_by) if found is not None else 0,
         found.published_at_us if found is not None else 0,
+        segment.end_position,
     )
 
 

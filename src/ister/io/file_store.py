@@ -55,6 +55,11 @@ class FilesystemStore:
     def location(self) -> str:
         return f"file://{self._root}"
 
+    @property
+    def is_there(self) -> bool:
+        """Whether its directory is: a mount may be missing."""
+        return self._root.is_dir()
+
     async def put_if_absent(self, name: str, data: bytes | AsyncIterable[bytes]) -> None:
         path = self._path(name)
         upload = _Upload(self._unfinished / secrets.token_hex(8))

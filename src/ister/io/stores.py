@@ -50,3 +50,18 @@ def open_store(mode: str, url: str, owner: str) -> ObjectStore | None:
     if parts.scheme == "s3":
         return BucketStore(parts.netloc, parts.path.strip("/"), owner)
     return FilesystemStore(Path(unquote(parts.path)), owner)
+
+
+def open_for_reading(url: str, owner: str) -> ObjectStore:
+    """The store of a cluster, for who is none of its brokers and reads it from another place."""
+    mode = next((mode for mode, schemes in SCHEMES.items() if urlsplit(url).scheme in schemes), "")
+    if not mode:
+        raise ConfigError(f"the history is in {url}, and this build knows no such store", hint="Upgrade it.")
+    store = open_store(mode, url, owner)
+    assert store is not None
+    if isinstance(store, FilesystemStore) and not store.is_there:
+        raise ConfigError(
+            f"the history is in {url}, and there is no such directory here",
+            hint="Mount it here as on the brokers, or read from the brokers: read.tier=hot.",
+        )
+    return store

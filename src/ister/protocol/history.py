@@ -7,6 +7,10 @@ from ister.protocol.messages import Message
 
 class ListHistory(Message, frozen=True):
     topic: str
+    start_offset: int = 0
+    """Only segments with offsets from here on,"""
+    end_offset: int = 0
+    """and before this; 0 is no bound."""
 
 
 class HistoryEntry(Message, frozen=True):
@@ -29,6 +33,8 @@ class HistoryEntry(Message, frozen=True):
     last_append_time_us: int = 0
     exported_by: int = 0
     published_at_us: int = 0
+    frames_size: int = 0
+    """How many bytes of frames the segment has."""
 
 
 class HistoryList(Message, frozen=True):

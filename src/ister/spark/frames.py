@@ -15,14 +15,16 @@ from typing import Final, Protocol, Self
 from ister import sync
 from ister.errors import CorruptSegment, IsterError, OffsetOutOfRange, RecordsLost, UnknownTopic
 from ister.frame import Frame
+from ister.protocol.history import HistoryList
 from ister.protocol.messages import TopicDescription
-from ister.spark.ranges import Loss, OffsetRange
+from ister.spark.locating import locate
+from ister.spark.ranges import Loss, OffsetRange, Piece
 
 FETCH_BYTES: Final = 2 * 1024 * 1024
 
 
 class FrameStore(Protocol):
-    """Whatever holds frames. Brokers do; what they exported is to be another."""
+    """Whatever holds frames: brokers, the store of what they exported, and both together."""
 
     def frames(self, wanted: OffsetRange, loss: Loss) -> Iterator[Frame]:
         """Verified frames, in order, that have all records of the range, or `loss` is told which they lack.
@@ -46,6 +48,12 @@ class BrokerFrames:
 
     def frames(self, wanted: OffsetRange, loss: Loss) -> Iterator[Frame]:
         return _RangeReader(self._log, wanted, loss).frames()
+
+    def locate(self, topic: str, uid: int, start: int, end: int) -> tuple[Piece, ...]:
+        return locate(self._log, topic, uid, start, end)
+
+    def history(self, topic: str, start: int, end: int) -> HistoryList:
+        return self._log.history(topic, start, end)
 
 
 class _RangeReader:

@@ -17,6 +17,7 @@ from ister.errors import ConfigError
 from ister.names import is_system, normalise_topic
 from ister.settings import nearest
 from ister.spark.option_values import Given, count, duration_s, flag, number, size
+from ister.spark.ranges import HISTORY, TIERS, UNION
 from ister.spark.source.places import Places, ending_places, starting_places
 from ister.spark.source.subscription import Subscription, parse_subscription
 
@@ -35,6 +36,8 @@ _READ: Final = (
     "minPartitions",
     "maxRecordsPerPartition",
     "groupIdPrefix",
+    "read.tier",
+    "verifyChecksums",
 )
 _ONLY_TABLE: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _ONLY_STREAM: Final = (
@@ -73,6 +76,9 @@ class ReadOptions:
     fail_on_data_loss: bool
     min_partitions: int | None
     max_records_per_partition: int | None
+    tier: str
+    """`UNION`, `HISTORY` or `HOT`: what is read, and from where."""
+    verify_checksums: bool
     ignored: tuple[str, ...]
     """Options of the Kafka client that have no meaning here."""
 
@@ -154,8 +160,22 @@ def _read(given: Given, known: Iterable[str], *, is_stream: bool) -> ReadOptions
         fail_on_data_loss=flag(given, "failOnDataLoss", True),
         min_partitions=count(given, "minPartitions"),
         max_records_per_partition=count(given, "maxRecordsPerPartition"),
+        tier=_tier(given, is_stream),
+        verify_checksums=flag(given, "verifyChecksums", True),
         ignored=ignored,
     )
+
+
+def _tier(given: Given, is_stream: bool) -> str:
+    tier = given.get("read.tier", UNION).strip().lower()
+    if tier not in TIERS:
+        raise ConfigError(f"read.tier is {tier!r}", hint=f"Give {', '.join(TIERS)}.")
+    if is_stream and tier == HISTORY:
+        raise ConfigError(
+            "read.tier is history, and this is a stream, which goes on into what is not in the history yet",
+            hint="Leave it out: a stream reads what the history has from the store, the rest from brokers.",
+        )
+    return tier
 
 
 def _limits(given: Given) -> TriggerLimits:

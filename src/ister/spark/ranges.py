@@ -13,24 +13,52 @@ from typing import Final, NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from ister.errors import IsterError, OffsetOutOfRange
+from ister.history.format import Exported
 
 log = logging.getLogger("ister.spark")
 
 
 HOT: Final = "hot"
 """The tier of what brokers have."""
+HISTORY: Final = "history"
+"""The tier of what is in the store."""
+UNION: Final = "union"
+"""Both, as one line: from the store what is there, the rest from brokers."""
+TIERS: Final = (UNION, HISTORY, HOT)
+
+
+class Descriptor(NamedTuple):
+    """An object of the history, as the metadata tells of it: all that reading it past the brokers takes, and
+    no secret. Whoever reads has the credentials of the place where it runs."""
+
+    store: str
+    """The URL of the store."""
+    name: str
+    size: int
+    crc: int
+    segment: Exported
 
 
 class Piece(NamedTuple):
-    """A run of offsets within one segment, and who has it."""
+    """A run of offsets within one segment, and where it is."""
 
     segment: int
     start: int
     end: int
     tier: str
-    """`HOT`."""
+    """`HISTORY` if it has a descriptor, else `HOT`."""
     nodes: tuple[int, ...]
+    """Those that have copies too."""
     sealed: bool
+    size: int = 0
+    """About how many bytes it has; 0 if nobody knows."""
+    descriptor: Descriptor | None = None
+
+    def between(self, start: int, end: int) -> Piece:
+        """The part of it that lies there."""
+        first, last = max(start, self.start), min(end, self.end)
+        size = self.size * (last - first) // max(1, self.end - self.start)
+        return self._replace(start=first, end=last, size=size)
 
 
 @dataclass(frozen=True)
@@ -43,11 +71,16 @@ class OffsetRange(InputPartition):
     end: int
     lives: tuple[Piece, ...] = ()
     """Where its offsets are, in their order, as the metadata had it when this was planned; empty if nobody
-    looked. Reading goes by what is true then, whatever this says."""
+    looked. What is in the history by this is read there; of the rest the task looks anew."""
 
     @property
     def count(self) -> int:
         return self.end - self.start
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it has; 0 if nobody knows."""
+        return sum(piece.size for piece in self.lives)
 
 
 class Loss(NamedTuple):

@@ -93,6 +93,11 @@ class SparseIndex:
         place = bisect_right(self._offsets, offset) - 1
         return self._positions[place] if place >= 0 else 0
 
+    def position_behind(self, offset: int) -> int | None:
+        """The first known frame start whose frame has no record before `offset`; None if none is known."""
+        place = bisect_left(self._offsets, offset)
+        return self._positions[place] if place < len(self._positions) else None
+
     def position_for_time(self, time_us: int) -> int:
         """A frame's position at or before the first frame appended at or after `time_us`."""
         place = bisect_left(self._times, time_us) - 1

@@ -206,7 +206,10 @@ class Requests:
         topic = await self._broker.find(request.topic)
         async with connection.description_slots:
             with await connection.room_for(DESCRIPTION_BYTES):
-                self.respond(connection, correlation, list_history(topic.state, self._broker.history))
+                found = list_history(
+                    topic.state, self._broker.history, request.start_offset, request.end_offset
+                )
+                self.respond(connection, correlation, found)
 
     async def _verify_object(self, connection: Connection, correlation: int, header: bytes) -> None:
         request = decode_message(VerifyObject, header)

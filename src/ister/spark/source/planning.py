@@ -5,23 +5,27 @@ A table is a snapshot: its ends are resolved here to offsets, and every task rea
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final
 
 import msgspec
 
 from ister import sync
-from ister.errors import ConfigError
+from ister.errors import ConfigError, UnknownTopic
 from ister.protocol.messages import TopicDescription
+from ister.spark.locating import history_end, hot_start, locate
 from ister.spark.options import TableOptions
-from ister.spark.ranges import HOT, Loss, OffsetRange, Piece
+from ister.spark.ranges import HOT, UNION, Loss, OffsetRange
 from ister.spark.source.places import Moment, Place
 from ister.spark.source.subscription import Subscription
 
 MAX_RECORDS: Final = 5_000_000
 """What one task reads at most when nobody says otherwise: to begin and end one costs as much as to read
 a hundred thousand."""
+MAX_BYTES: Final = 1 << 30
+"""The same for what is large: about so much of the log."""
 WORTH_A_TASK: Final = 50_000
 """Below this many records each, more tasks cost more than they bring."""
 
@@ -45,7 +49,8 @@ def topics_now(found: sync.Log, subscription: Subscription) -> tuple[str, ...]:
 
 
 def resolve(found: sync.Log, options: TableOptions, topic: str) -> OffsetRange:
-    there = described(found, topic)
+    tier = options.read.tier
+    there, what = in_tier(found, described(found, topic), tier)
     start = offset_at(found, there, options.read.start.of(topic))
     end = offset_at(found, there, options.end.of(topic))
     if start > end:
@@ -53,8 +58,23 @@ def resolve(found: sync.Log, options: TableOptions, topic: str) -> OffsetRange:
             f"the range of {topic} starts at offset {start} and ends before it, at {end}",
             hint="Give a start that is not after the end.",
         )
-    first, last = clip(there, start, end, Loss(options.read.fail_on_data_loss))
-    return OffsetRange(topic, there.uid, first, last, pieces_of(there, first, last))
+    first, last = clip(there, start, end, Loss(options.read.fail_on_data_loss), what)
+    lives = () if tier == HOT else locate(found, topic, there.uid, first, last, there)
+    return OffsetRange(topic, there.uid, first, last, lives)
+
+
+def in_tier(found: sync.Log, there: TopicDescription, tier: str) -> tuple[TopicDescription, str]:
+    """The topic as far as it is in that tier, and what that is called."""
+    if tier == UNION:
+        return there, "the topic"
+    listed = found.history(there.topic)
+    if listed.topic_uid != there.uid:
+        raise UnknownTopic(f"{there.topic} was deleted and made again while the table was planned")
+    if tier == HOT:
+        start = max(there.start_offset, min(hot_start(listed), there.end_offset))
+        return msgspec.structs.replace(there, start_offset=start), "what nodes have of the topic"
+    end = max(there.start_offset, history_end(listed, there.end_offset))
+    return msgspec.structs.replace(there, end_offset=end), "what the history has of the topic"
 
 
 def described(found: sync.Log, topic: str) -> TopicDescription:
@@ -80,57 +100,69 @@ def offset_at(found: sync.Log, there: TopicDescription, place: Place) -> int:
     return min(at, there.end_offset)
 
 
-def clip(there: TopicDescription, start: int, end: int, loss: Loss) -> tuple[int, int]:
+def clip(
+    there: TopicDescription, start: int, end: int, loss: Loss, what: str = "the topic"
+) -> tuple[int, int]:
     """The part of the range that the topic has; the rest is reported as missing."""
     first, last = max(start, there.start_offset), min(end, there.end_offset)
     if start < min(first, end):
-        loss.report(there.topic, start, min(first, end), f"the topic begins at {there.start_offset}")
+        loss.report(there.topic, start, min(first, end), f"{what} begins at {there.start_offset}")
     if max(last, start) < end:
-        loss.report(there.topic, max(last, start), end, f"the topic ends at {there.end_offset}")
+        loss.report(there.topic, max(last, start), end, f"{what} ends at {there.end_offset}")
     return first, max(first, last)
-
-
-def pieces_of(there: TopicDescription, start: int, end: int) -> tuple[Piece, ...]:
-    """Where the offsets from `start` to before `end` live, by this description."""
-    ends = [part.base_offset for part in there.segments[1:]] + [max(end, there.end_offset)]
-    return tuple(
-        Piece(
-            part.segment,
-            max(part.base_offset, start),
-            min(behind, end),
-            HOT,
-            tuple(part.replicas or [part.leader]),
-            part.sealed,
-        )
-        for part, behind in zip(there.segments, ends, strict=True)
-        if part.base_offset < end and behind > start
-    )
 
 
 def divide(
     whole: list[OffsetRange], cores: int, min_partitions: int | None, max_records: int | None
 ) -> list[OffsetRange]:
-    """Into ranges of about the same size, each within one topic; empty topics have none."""
+    """Into ranges of about the same size, each within one topic; empty topics have none. Where the sizes of
+    segments are known, these are bytes, else records."""
     total = sum(part.count for part in whole)
     wanted = min_partitions or min(cores, total // WORTH_A_TASK)
-    pieces: list[OffsetRange] = []
+    most = max_records or MAX_RECORDS
+    ranges: list[OffsetRange] = []
     for part in whole:
         if part.count:
             share = -(-part.count * wanted // total)
-            pieces += _cut(part, max(share, -(-part.count // (max_records or MAX_RECORDS)), 1))
-    return pieces
+            ranges += _cut(part, max(share, -(-part.count // most), -(-part.size // MAX_BYTES), 1), most)
+    return ranges
 
 
-def _cut(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
-    pieces = min(pieces, whole.count)
-    marks = [whole.start + whole.count * piece // pieces for piece in range(pieces + 1)]
-    return [_part(whole, start, end) for start, end in pairwise(marks)]
+def _cut(whole: OffsetRange, parts: int, most: int) -> list[OffsetRange]:
+    parts = min(parts, whole.count)
+    marks = [whole.start]
+    for mark in _marks(whole, parts):
+        before = marks[-1]
+        steps = -(-(mark - before) // most)  # where records are small, so many bytes may be too many of them
+        marks += [before + (mark - before) * step // steps for step in range(1, steps + 1)]
+    return _parts(whole, marks)
 
 
-def _part(whole: OffsetRange, start: int, end: int) -> OffsetRange:
-    lives = tuple(
-        piece._replace(start=max(piece.start, start), end=min(piece.end, end))
-        for piece in whole.lives
-        if piece.start < end and piece.end > start
-    )
-    return OffsetRange(whole.topic, whole.uid, start, end, lives)
+def _marks(whole: OffsetRange, parts: int) -> list[int]:
+    """Where each part ends: all of about the same size, none of them empty."""
+    if not whole.size:
+        return [whole.start + whole.count * part // parts for part in range(1, parts + 1)]
+    sizes = list(accumulate((piece.size for piece in whole.lives), initial=0))
+    found: list[int] = []
+    for part in range(1, parts):
+        size = whole.size * part / parts
+        place = min(bisect_right(sizes, size) - 1, len(whole.lives) - 1)
+        piece = whole.lives[place]
+        at = piece.start + round((piece.end - piece.start) * (size - sizes[place]) / max(1, piece.size))
+        least = (found[-1] if found else whole.start) + 1
+        found.append(max(least, min(at, whole.end - (parts - part))))
+    return [*found, whole.end]
+
+
+def _parts(whole: OffsetRange, marks: list[int]) -> list[OffsetRange]:
+    """The range, cut there. Each has the pieces that it overlaps, of thousands perhaps."""
+    ends = [piece.end for piece in whole.lives]
+    found = []
+    for start, end in pairwise(marks):
+        lives = []
+        for piece in whole.lives[bisect_right(ends, start) :]:
+            if piece.start >= end:
+                break
+            lives.append(piece.between(start, end))
+        found.append(OffsetRange(whole.topic, whole.uid, start, end, tuple(lives)))
+    return found

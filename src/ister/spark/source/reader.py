@@ -41,6 +41,9 @@ class IsterReader(DataSourceReader):
             return  # Spark makes up one task where the plan has none
         from ister.spark.source.reading import read_range
 
-        loss = Loss(self._options.read.fail_on_data_loss)
+        read = self._options.read
+        loss, schema = Loss(read.fail_on_data_loss), arrow_schema(self._schema)
         with hints_shown():
-            yield from read_range(self._options.read.bootstrap, partition, arrow_schema(self._schema), loss)
+            yield from read_range(
+                read.bootstrap, partition, schema, loss, tier=read.tier, verify=read.verify_checksums
+            )

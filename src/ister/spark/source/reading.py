@@ -16,9 +16,9 @@ import pyarrow as pa
 from ister.arrow import to_record_batch
 from ister.columns import Flags
 from ister.frame import Frame
-from ister.spark.frames import BrokerFrames
-from ister.spark.ranges import Loss, OffsetRange
+from ister.spark.ranges import UNION, Loss, OffsetRange
 from ister.spark.schema import APPEND_TIME, EVENT_TIME
+from ister.spark.union import UnionFrames
 
 BATCH_RECORDS: Final = 10_000
 BATCH_BYTES: Final = 8 * 1024 * 1024
@@ -28,12 +28,18 @@ _FROM_FRAMES: Final = ("key", "value", "offset", "timestamp", "headers")
 
 
 def read_range(
-    bootstrap: str, wanted: OffsetRange, schema: pa.Schema, loss: Loss
+    bootstrap: str,
+    wanted: OffsetRange,
+    schema: pa.Schema,
+    loss: Loss,
+    *,
+    tier: str = UNION,
+    verify: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The records of the range, as batches of exactly this schema."""
     _spare_what_is_loaded()
     build = _Builder(wanted, schema)
-    with BrokerFrames(bootstrap) as store:
+    with UnionFrames(bootstrap, tier=tier, verify=verify) as store:
         for frame in store.frames(wanted, loss):
             build.add(frame)
             if build.is_full:

@@ -107,7 +107,8 @@ class IsterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from ister.spark.source.reading import read_range
 
         read = self._options.read
+        loss, schema = Loss(read.fail_on_data_loss), arrow_schema(self._schema)
         with hints_shown():
             yield from read_range(
-                read.bootstrap, partition, arrow_schema(self._schema), Loss(read.fail_on_data_loss)
+                read.bootstrap, partition, schema, loss, tier=read.tier, verify=read.verify_checksums
             )

@@ -21,12 +21,13 @@ from ister import sync
 from ister.errors import ConfigError, UnknownTopic
 from ister.io.clock import Clock
 from ister.protocol.messages import TopicDescription
+from ister.spark.locating import locate
 from ister.spark.options import StreamOptions
-from ister.spark.ranges import Loss, OffsetRange
+from ister.spark.ranges import HOT, Loss, OffsetRange
 from ister.spark.source.limits import Admission, at_most, at_most_bytes, gaps_of
 from ister.spark.source.offsets import StreamOffset, TopicPlace
 from ister.spark.source.pin import ReaderPin
-from ister.spark.source.planning import clip, described, divide, offset_at, pieces_of, topics_now
+from ister.spark.source.planning import clip, described, divide, offset_at, topics_now
 
 WAIT_S: Final = 0.1
 """How long a trigger that finds nothing waits for a record: Spark would ask a hundred times a second."""
@@ -247,7 +248,9 @@ class StreamPlanner:
         if there.end_offset < end:
             there = described(self._found, topic)
         first, last = clip(there, start, end, self._loss)
-        return [OffsetRange(topic, uid, first, last, pieces_of(there, first, last))]
+        tier = self._options.read.tier
+        lives = () if tier == HOT else locate(self._found, topic, uid, first, last, there)
+        return [OffsetRange(topic, uid, first, last, lives)]
 
     # What is done.
 

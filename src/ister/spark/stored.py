@@ -1,0 +1,216 @@
+"""Frames of the history, straight from its store, in ranges, the next ones already on their way.
+
+An object's end tells where an offset is in it, and what all of it is: that must be what the descriptor says,
+or nothing of it is read. Then come the ranges that are wanted, in chunks between frames that the footer's
+index knows.
+
+Fault model: that of the object store. What comes out was checked frame by frame, without a gap, from the one
+that has the first offset on; anything else is `CorruptSegment` with the offsets that cannot be read
+(promise 5). An object that is not there is `ObjectNotFound`. A store that does not answer is asked again for
+`PATIENCE_S`.
+
+Memory: `AHEAD` + 1 chunks of `CHUNK_BYTES`, or of one frame where that is larger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, NamedTuple, TypeVar
+
+from ister.client.portal import Turns
+from ister.errors import CorruptSegment, RequestTimeout, StoreUnavailable
+from ister.frame import (
+    FRAME_LIMIT,
+    Corrupt,
+    Frame,
+    FrameHeader,
+    Incomplete,
+    decode,
+    decode_header,
+)
+from ister.history.objects import check_is_of, load_ending
+from ister.io.stores import open_for_reading
+from ister.spark.ranges import Descriptor
+from ister.wal.marks import uid_of
+from ister.wal.side_file import SparseIndex
+
+T = TypeVar("T")
+
+CHUNK_BYTES: Final = 4 << 20
+AHEAD: Final = 2
+PATIENCE_S: Final = 60.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_HINT: Final = (
+    "Each executor reads the history by itself: the store must be reached from there, with the credentials "
+    "of its own environment. read.tier=hot asks the brokers instead."
+)
+
+
+class _Opened(NamedTuple):
+    found: Descriptor
+    where: str
+    places: SparseIndex
+
+    def damaged(
+        self, position: int, first: int, reason: str, header: FrameHeader | None = None
+    ) -> CorruptSegment:
+        """At the frame that is to begin with `first`. Where it ends is known by its header, else by the next
+        place in the index."""
+        behind = self.places.offset_behind(position) or self.found.segment.end_offset
+        if header is not None and header.base_offset == first:
+            behind = header.end_offset
+        return CorruptSegment(
+            f"{self.where} is damaged at byte {position}: {reason}", offsets=(first, max(behind, first + 1))
+        )
+
+
+class StoredFrames:
+    """The objects of one store, for one thread."""
+
+    def __init__(self, url: str, *, verify: bool = True, patience_s: float = PATIENCE_S) -> None:
+        """Without `verify`, the checksums of bodies are not looked at; those of headers are."""
+        self._store = open_for_reading(url, "reader")
+        self._turns = Turns()
+        self._read = decode if verify else _trusted
+        self._patience_s = patience_s
+        self._opened: dict[str, _Opened] = {}
+
+    def close(self) -> None:
+        self._turns.stop()
+        self._store.close()
+
+    def frames(self, found: Descriptor, start: int, end: int) -> Iterator[Frame]:
+        """Whole frames, in order, that have all records from `start` to before `end`. What was good before
+        any damage has come out before the error does."""
+        try:
+            opened = self._open(found)
+        except CorruptSegment as error:
+            raise CorruptSegment(error.message, offsets=(start, end)) from error
+        expected = -1
+        for position, data in self._chunks(opened, start, end):
+            if expected < 0:
+                expected = opened.places.offset_at(position) or found.segment.start_offset
+            at, expected = _skip(data, expected, start)
+            for frame in self._frames_in(opened, data, position, at, expected):
+                expected = frame.header.end_offset
+                yield frame
+                if expected >= end:
+                    return
+        raise opened.damaged(found.segment.frames_size, max(expected, start), "its frames end before that")
+
+    def _frames_in(
+        self, opened: _Opened, data: bytes, position: int, at: int, expected: int
+    ) -> Iterator[Frame]:
+        uid, read = opened.found.segment.segment_uid, self._read
+        while at < len(data):
+            frame = read(data, at, limit=FRAME_LIMIT)
+            if not isinstance(frame, Frame):
+                raise _broken(opened, data, position, at, expected, frame)
+            header = frame.header
+            if header.base_offset != expected or uid_of(header) != uid:
+                what = f"a frame of segment {uid_of(header)} at offset {header.base_offset} is there"
+                raise opened.damaged(position + at, expected, what)
+            yield frame
+            at += header.size
+            expected = header.end_offset
+
+    # The store.
+
+    def _open(self, found: Descriptor) -> _Opened:
+        opened = self._opened.get(found.name)
+        if opened is None:
+            where = f"object {found.name} in {self._store.location}"
+            trailer, footer = self._turns.run(
+                self._patiently(lambda: load_ending(self._store, found.name, found.size))
+            )
+            check_is_of(footer, found.segment, where)
+            if trailer.object_crc != found.crc:
+                raise CorruptSegment(
+                    f"{where} is not the one that was published: its checksum is {trailer.object_crc:08x}, "
+                    f"and by its descriptor {found.crc:08x}"
+                )
+            opened = _Opened(found, where, footer.index())
+            self._opened = {found.name: opened}
+        return opened
+
+    def _chunks(self, opened: _Opened, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Where each begins, and its bytes. Those under way are read by the store's own threads, also while
+        nobody waits for them."""
+        under_way: deque[tuple[int, asyncio.Task[bytes]]] = deque()
+        bounds = _bounds(opened, start, end)
+        loop, name = self._turns.loop, opened.found.name
+        try:
+            while True:
+                while len(under_way) <= AHEAD and (bound := next(bounds, None)) is not None:
+                    first, behind = bound
+                    get = self._patiently(lambda at=first, to=behind: self._store.get(name, at, to - at))  # type: ignore[misc]
+                    under_way.append((first, loop.create_task(get)))
+                if not under_way:
+                    return
+                first, task = under_way.popleft()
+                yield first, loop.run_until_complete(task)
+        finally:
+            for _, task in under_way:
+                task.cancel()
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        loop = asyncio.get_running_loop()
+        give_up_at, pause = loop.time() + self._patience_s, _FIRST_PAUSE_S
+        while True:
+            try:
+                return await ask()
+            except (StoreUnavailable, RequestTimeout) as error:
+                if loop.time() + pause > give_up_at:
+                    raise StoreUnavailable(error.message, hint=_HINT) from error
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+def _bounds(opened: _Opened, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The bytes of these offsets, in chunks that begin and end with a frame."""
+    places = opened.places
+    position = places.position_for(start)
+    stop = places.position_behind(end)
+    if stop is None:
+        stop = opened.found.segment.frames_size
+    while position < stop:
+        behind = stop
+        if stop - position > CHUNK_BYTES:
+            behind, _ = places.last_place_up_to(position + CHUNK_BYTES)
+            if behind <= position:
+                behind = min(places.place_behind(position) or stop, stop)
+        yield position, behind
+        position = behind
+
+
+def _skip(data: bytes, expected: int, start: int) -> tuple[int, int]:
+    """Behind the frames that end before `start`: nobody wants their bodies, whatever those are like."""
+    at = 0
+    while at < len(data) and expected < start:
+        header = decode_header(data, at, limit=FRAME_LIMIT)
+        if not isinstance(header, FrameHeader) or header.base_offset != expected:
+            return at, start  # what is there is no frame that could have `start`, which is then said
+        if header.end_offset > start:
+            break
+        at, expected = at + header.size, header.end_offset
+    return at, expected
+
+
+def _trusted(data: bytes, position: int, *, limit: int) -> Frame | Incomplete | Corrupt:
+    header = decode_header(data, position, limit=limit)
+    if not isinstance(header, FrameHeader):
+        return header
+    missing = position + header.size - len(data)
+    return Incomplete(missing) if missing > 0 else Frame(header, data, position)
+
+
+def _broken(
+    opened: _Opened, data: bytes, position: int, at: int, expected: int, what: Incomplete | Corrupt
+) -> CorruptSegment:
+    header = decode_header(data, at, limit=FRAME_LIMIT)
+    reason = what.reason if isinstance(what, Corrupt) else f"{what.missing} bytes of a frame are missing"
+    return opened.damaged(
+        position + at, expected, reason, header if isinstance(header, FrameHeader) else None
+    )

@@ -1,0 +1,160 @@
+"""One line over both tiers, from a real broker that exports into a directory; without Spark."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from ister import sync
+from ister.errors import ConfigError, CorruptSegment, OffsetOutOfRange
+from ister.spark.frames import BrokerFrames
+from ister.spark.options import parse_stream_options, parse_table_options
+from ister.spark.ranges import HISTORY, HOT, UNION, Loss, OffsetRange
+from ister.spark.source.planning import plan
+from ister.spark.source.reading import read_range
+
+if TYPE_CHECKING:
+    from conftest import BrokerProcess
+
+SCHEMA = pa.schema([("offset", pa.int64()), ("value", pa.binary())])
+
+
+def filled(log: sync.Log, topic: str, segments: int, open_records: int = 5, **settings: int) -> None:
+    """Segments of ten records that are in the history, and some records more."""
+    log.create_topic(topic, segment_records=10, **settings)
+    for number in range(segments):
+        log.append(topic, [b"%d" % (10 * number + place) for place in range(10)])
+    for place in range(open_records):
+        log.append(topic, [b"%d" % (10 * segments + place)])
+    until_exported(log, topic, segments)
+
+
+def until_exported(log: sync.Log, topic: str, segments: int) -> None:
+    deadline = time.monotonic() + 30
+    while sum(entry.state == "published" for entry in log.history(topic).entries) < segments:
+        assert time.monotonic() < deadline, log.history(topic)
+        time.sleep(0.05)
+
+
+def planned(address: str, topic: str, **options: str) -> list[OffsetRange]:
+    given = {"bootstrap.servers": address, "subscribe": topic, **options}
+    return plan(parse_table_options({name.lower(): value for name, value in given.items()}), cores=2)
+
+
+def rows(
+    address: str, parts: list[OffsetRange], *, fails: bool = True, **how: Any
+) -> list[tuple[int, bytes]]:
+    return [
+        row
+        for part in parts
+        for batch in read_range(address, part, SCHEMA, Loss(fails), **how)
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    ]
+
+
+def numbered(start: int, end: int) -> list[tuple[int, bytes]]:
+    return [(offset, b"%d" % offset) for offset in range(start, end)]
+
+
+def objects_of(log: sync.Log, topic: str) -> list[Path]:
+    listed = log.history(topic)
+    root = Path(listed.location.removeprefix("file://"))
+    return [root / entry.name for entry in listed.entries if entry.name]
+
+
+def test_what_is_in_the_history_is_read_there_and_the_rest_from_brokers_as_one_line(
+    kept: sync.Log, keeper: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(kept, "both", 3)
+    (whole,) = planned(keeper.address, "both")
+    assert [(piece.tier, piece.start, piece.end) for piece in whole.lives] == [
+        (HISTORY, 0, 10),
+        (HISTORY, 10, 20),
+        (HISTORY, 20, 30),
+        (HOT, 30, 35),
+    ]
+    asked: list[tuple[int, int]] = []
+    frames = BrokerFrames.frames
+
+    def noted(self: BrokerFrames, wanted: OffsetRange, loss: Loss) -> Any:
+        asked.append((wanted.start, wanted.end))
+        return frames(self, wanted, loss)
+
+    monkeypatch.setattr(BrokerFrames, "frames", noted)
+    assert rows(keeper.address, [whole]) == numbered(0, 35)
+    assert asked == [(30, 35)]
+    cut = planned(keeper.address, "both", minPartitions="7")
+    assert len(cut) == 7 and rows(keeper.address, cut) == numbered(0, 35)
+
+
+def test_a_range_of_the_history_alone_needs_no_broker(kept: sync.Log, keeper: BrokerProcess) -> None:
+    filled(kept, "past-brokers", 2, open_records=0)
+    parts = planned(keeper.address, "past-brokers")
+    assert rows("127.0.0.1:1", parts) == numbered(0, 20)
+
+
+def test_what_was_exported_after_the_plan_is_found_in_the_history(
+    kept: sync.Log, keeper: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(kept, "moves-on", 1)
+    (whole,) = planned(keeper.address, "moves-on")
+    kept.append("moves-on", [b"%d" % offset for offset in range(15, 20)])
+    until_exported(kept, "moves-on", 2)
+
+    def none(self: BrokerFrames, wanted: OffsetRange, loss: Loss) -> Any:
+        raise AssertionError(f"brokers were asked for {wanted}")
+
+    monkeypatch.setattr(BrokerFrames, "frames", none)
+    assert rows(keeper.address, [whole]) == numbered(0, 15)
+
+
+def test_tiers_by_themselves(kept: sync.Log, keeper: BrokerProcess) -> None:
+    filled(kept, "tiers", 2)
+    by_history = planned(keeper.address, "tiers", **{"read.tier": "history"})
+    assert rows(keeper.address, by_history, tier=HISTORY) == numbered(0, 20)
+    by_hot = planned(keeper.address, "tiers", **{"read.tier": "hot"})
+    assert rows(keeper.address, by_hot, tier=HOT) == numbered(0, 25)  # nothing was released yet
+    past = {"read.tier": "history", "endingOffsets": '{"tiers": {"0": 22}}'}
+    with pytest.raises(
+        OffsetOutOfRange, match=r"offsets 20 to 21 .* what the history has of the topic ends at 20"
+    ):
+        planned(keeper.address, "tiers", **past)
+
+
+def test_a_missing_object_is_read_from_nodes_that_have_copies_and_named(
+    kept: sync.Log, keeper: BrokerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(kept, "one-missing", 3)
+    parts = planned(keeper.address, "one-missing")
+    missing = objects_of(kept, "one-missing")[1]
+    missing.unlink()
+    caplog.set_level(logging.WARNING)
+    assert rows(keeper.address, parts) == numbered(0, 35)
+    assert missing.name in caplog.text and "offsets 10 to 19" in caplog.text
+    with pytest.raises(CorruptSegment, match=f"offsets 10 to 19 .*{missing.name}"):
+        rows(keeper.address, parts, tier=HISTORY)
+    assert rows(keeper.address, parts, tier=HISTORY, fails=False) == numbered(0, 10) + numbered(20, 35)
+
+
+def test_partitions_carry_no_secret_of_the_environment(
+    kept: sync.Log, keeper: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key-that-nobody-sees")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-that-nobody-sees")
+    filled(kept, "secrets", 1)
+    pickled = pickle.dumps(planned(keeper.address, "secrets"))
+    assert b"file://" in pickled and b"nobody-sees" not in pickled
+
+
+def test_a_tier_that_is_none_is_refused_and_a_stream_has_no_history_alone() -> None:
+    with pytest.raises(ConfigError, match=r"read\.tier is 'cold'"):
+        parse_table_options({"subscribe": "t", "read.tier": "cold"})
+    with pytest.raises(ConfigError, match="this is a stream"):
+        parse_stream_options({"subscribe": "t", "read.tier": "history"})
+    assert parse_stream_options({"subscribe": "t"}).read.tier == UNION
