@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ister.spark.sessions.local import local_session, register
     from ister.spark.sessions.opening import session
     from ister.spark.sessions.segments import segments
+    from ister.spark.source.snapshots import snapshot
 
 __all__ = [
     "Java",
@@ -36,6 +37,7 @@ __all__ = [
     "replay",
     "segments",
     "session",
+    "snapshot",
     "tier",
 ]
 
@@ -46,6 +48,7 @@ _HOMES = {
     "register": "sessions.local",
     "segments": "sessions.segments",
     "session": "sessions.opening",
+    "snapshot": "source.snapshots",
     **{name: f"jobs.{name}" for name in ("audit", "lag", "mirror", "replay", "tier")},
 }
 

@@ -19,7 +19,8 @@ from ister.settings import nearest
 from ister.spark.option_values import Given, count, duration_s, flag, number, size
 from ister.spark.ranges import HISTORY, TIERS, UNION
 from ister.spark.source.places import Places, ending_places, starting_places
-from ister.spark.source.subscription import Subscription, parse_subscription
+from ister.spark.source.snapshots import Snapshot, parse_snapshot
+from ister.spark.source.subscription import WAYS, Subscription, parse_subscription
 
 _ALL: Final = ("bootstrap.servers", "kafka.bootstrap.servers")
 _READ: Final = (
@@ -39,7 +40,9 @@ _READ: Final = (
     "read.tier",
     "verifyChecksums",
 )
-_ONLY_TABLE: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_SNAPSHOT: Final = "snapshot.offsets"
+_ONLY_TABLE: Final = (*_ENDS, _SNAPSHOT)
 _ONLY_STREAM: Final = (
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
@@ -87,6 +90,8 @@ class ReadOptions:
 class TableOptions:
     read: ReadOptions
     end: Places
+    snapshot: Snapshot | None = None
+    """Where the topics begin and end, if that was decided before: then `end` says nothing."""
 
 
 @dataclass(frozen=True)
@@ -131,11 +136,27 @@ def parse_include_headers(options: Mapping[str, str]) -> bool:
 def parse_table_options(options: Mapping[str, str]) -> TableOptions:
     given = _lowered(options)
     _refuse_those_of_the_other(given, _ONLY_STREAM, "a stream (readStream)", "a table (read)")
+    snapshot = _snapshot(given)
+    if snapshot is not None and not any(way.lower() in given for way in WAYS):
+        given["subscribe"] = ",".join(snapshot.topics)
     read = _read(given, _TABLE, is_stream=False)
     end = ending_places(given)
     if read.subscription.pattern is None:
         end.check(read.subscription.topics)
-    return TableOptions(read, end)
+    return TableOptions(read, end, snapshot)
+
+
+def _snapshot(given: Given) -> Snapshot | None:
+    text = given.get(_SNAPSHOT)
+    if text is None:
+        return None
+    for name in _ENDS:
+        if name.lower() in given:
+            raise ConfigError(
+                f"{name} and {_SNAPSHOT} are both given, and both say where the table ends",
+                hint="Leave out one of them.",
+            )
+    return parse_snapshot(text)
 
 
 def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:

@@ -19,6 +19,7 @@ from ister.spark.locating import history_end, hot_start, locate
 from ister.spark.options import TableOptions
 from ister.spark.ranges import HOT, UNION, Loss, OffsetRange
 from ister.spark.source.places import Moment, Place
+from ister.spark.source.snapshots import Snapshot
 from ister.spark.source.subscription import Subscription
 
 MAX_RECORDS: Final = 5_000_000
@@ -34,7 +35,10 @@ def plan(options: TableOptions, cores: int) -> list[OffsetRange]:
     """Ask the broker where each topic begins and ends, and divide what lies between."""
     read = options.read
     with sync.connect(read.bootstrap) as found:
-        topics = topics_now(found, read.subscription)
+        if options.snapshot is None:
+            topics = topics_now(found, read.subscription)
+        else:
+            topics = topics_of(options.snapshot, found.cluster_id, read.subscription)
         read.start.check(topics)
         options.end.check(topics)
         whole = [resolve(found, options, topic) for topic in topics]
@@ -48,11 +52,29 @@ def topics_now(found: sync.Log, subscription: Subscription) -> tuple[str, ...]:
     return subscription.among(there.topic for there in found.list_topics())
 
 
+def topics_of(snapshot: Snapshot, cluster: str, subscription: Subscription) -> tuple[str, ...]:
+    """Those of a snapshot that are subscribed to; none beside them."""
+    snapshot.check_cluster(cluster)
+    topics = subscription.among(snapshot.topics)
+    strangers = [topic for topic in topics if topic not in snapshot.topics]
+    if strangers:
+        raise ConfigError(
+            f"snapshot.offsets says nothing of {', '.join(strangers)}",
+            hint=f"It has {', '.join(snapshot.topics)}. Take one of all topics that are read.",
+        )
+    return topics
+
+
 def resolve(found: sync.Log, options: TableOptions, topic: str) -> OffsetRange:
-    tier = options.read.tier
-    there, what = in_tier(found, described(found, topic), tier)
-    start = offset_at(found, there, options.read.start.of(topic))
-    end = offset_at(found, there, options.end.of(topic))
+    tier, place = options.read.tier, options.read.start.of(topic)
+    now = described(found, topic)
+    there, what = in_tier(found, now, tier)
+    if options.snapshot is None:
+        start, end = offset_at(found, there, place), offset_at(found, there, options.end.of(topic))
+    else:
+        then = options.snapshot.of(now)
+        start = then.start if place == "earliest" else offset_at(found, there, place)
+        end = then.end
     if start > end:
         raise ConfigError(
             f"the range of {topic} starts at offset {start} and ends before it, at {end}",
