@@ -13,15 +13,8 @@ from bench.metadata.node import CLUSTER_ID, address_of, disk_id_of
 from ister.bench.figures import Fields, rounded
 from ister.bench.raw import now
 from ister.io.disk import LocalDisk, write_whole
-from ister.metadata.commands import (
-    AnyCommand,
-    CreateTopic,
-    FoundCluster,
-    SealSegment,
-    UpsertNode,
-    decode_command,
-    encode_command,
-)
+from ister.metadata.codec import decode_command, encode_command
+from ister.metadata.commands import Command, CreateTopic, FoundCluster, SealSegment, UpsertNode
 from ister.metadata.known import ADDRESSES
 from ister.metadata.state import ClusterState
 from ister.protocol.messages import TopicSettings
@@ -34,10 +27,10 @@ SNAPSHOT_EVERY: Final = 1000
 REPEATS: Final = 5
 
 
-def commands(ports: dict[int, int], topics: int, segments: int) -> list[AnyCommand]:
+def commands(ports: dict[int, int], topics: int, segments: int) -> list[Command]:
     """What makes such a state: every topic created, then sealed in turn until there are enough segments."""
     members = [member_of(number, disk_id_of(number)) for number in NODES]
-    made: list[AnyCommand] = [FoundCluster(CLUSTER_ID)]
+    made: list[Command] = [FoundCluster(CLUSTER_ID)]
     for number in NODES:
         at = address_of(number, ports[number])
         made.append(
@@ -76,7 +69,7 @@ def commands(ports: dict[int, int], topics: int, segments: int) -> list[AnyComma
     return made
 
 
-def build(made: list[AnyCommand]) -> ClusterState:
+def build(made: list[Command]) -> ClusterState:
     """Through the same bytes that a log would have."""
     state = ClusterState()
     for index, command in enumerate(made, 1):

@@ -10,10 +10,10 @@ from tests.cluster_world import PEER_PORT, World, WorldNode, read_all, run_story
 from tests.holes.cluster_plants import check_line, make_topic, numbers, raw_client, until, when_applied
 
 from ister.errors import DataDirectoryError, IsterError, NodeUnreachable, UnknownTopic
-from ister.metadata.commands import AnyCommand, OpenedSegment, SealSegment
+from ister.metadata.commands import Command, OpenedSegment, SealSegment
 from ister.testing import Loss
 
-MOMENTS: dict[str, type[AnyCommand] | None] = {
+MOMENTS: dict[str, type[Command] | None] = {
     "when its segment begins to drain": None,
     "when the seal is committed": SealSegment,
     "when the next log is made": OpenedSegment,
@@ -62,7 +62,7 @@ def test_a_node_that_dies_at_any_step_of_a_handoff_costs_no_record(
     run_story(story, segment_records=5)
 
 
-def at_moment(world: World, topic: str, command: type[AnyCommand] | None) -> asyncio.Event:
+def at_moment(world: World, topic: str, command: type[Command] | None) -> asyncio.Event:
     """Set when the first handoff of the topic has come so far."""
     now = asyncio.Event()
     if command is not None:

@@ -9,7 +9,7 @@ import pytest
 from broker_helpers import Answers, RawClient, SimNode, frame_of, refusal, simulated
 
 from ister.errors import CorruptSegment, OffsetOutOfRange, ShuttingDown, StorageFailed
-from ister.metadata.commands import AnyCommand, Outcome, SealSegment
+from ister.metadata.commands import Command, Outcome, SealSegment
 from ister.protocol.messages import AlterTopic, Kind
 from ister.testing.mount import OpenFile
 
@@ -25,7 +25,7 @@ def test_a_seal_that_was_applied_but_whose_answer_was_lost_is_no_end_of_the_topi
         await client.create("t", segment_records=2)
         propose, left = node.broker.metadata.propose, [times]
 
-        async def lossy(command: AnyCommand) -> Outcome:
+        async def lossy(command: Command) -> Outcome:
             outcome = await propose(command)
             if isinstance(command, SealSegment) and left[0]:
                 left[0] -= 1
@@ -50,7 +50,7 @@ def test_a_seal_that_another_proposal_came_before_goes_on_to_the_next_segment() 
         await client.create("t", segment_records=2)
         propose = node.broker.metadata.propose
 
-        async def twice(command: AnyCommand) -> Outcome:
+        async def twice(command: Command) -> Outcome:
             if isinstance(command, SealSegment):
                 await propose(command)
             return await propose(command)
@@ -134,7 +134,7 @@ def test_a_stop_before_the_seal_of_a_failed_segment_says_that_the_outcome_is_unk
         topic = await node.broker.create_topic("t", {}, if_absent=False)
         await topic.led.ensure_open()
 
-        async def unreachable(command: AnyCommand) -> Outcome:
+        async def unreachable(command: Command) -> Outcome:
             raise StorageFailed("nobody can say")
 
         node.broker.metadata.propose = unreachable  # type: ignore[method-assign]

@@ -13,7 +13,7 @@ import ister
 from ister.client.reader import reading_key
 from ister.errors import CorruptSegment, NotLeader, UnknownTopic
 from ister.frame import encode, frames_in
-from ister.metadata.commands import AnyCommand, Outcome, SealSegment
+from ister.metadata.commands import Command, Outcome, SealSegment
 from ister.protocol.codec import decode_header, encode_header, encode_message
 from ister.protocol.messages import LATEST, Append, Fetch, Kind, ListOffsets, ListOffsetsAnswer
 
@@ -122,7 +122,7 @@ async def sealed_and_back_again(world: World, answered: asyncio.Event) -> Behind
     old = world.leader_of("t")
     propose = old.broker.metadata.propose
 
-    async def propose_and_wait(command: AnyCommand, timeout: float = 10.0) -> Outcome:
+    async def propose_and_wait(command: Command, timeout: float = 10.0) -> Outcome:
         outcome = await propose(command, timeout)
         if isinstance(command, SealSegment):
             await answered.wait()
@@ -336,7 +336,7 @@ def test_an_append_that_waits_for_the_metadata_is_not_overtaken_on_its_connectio
             await asyncio.sleep(0.01)
             loop = asyncio.get_running_loop()
 
-            def applied(command: AnyCommand | None, outcome: Outcome) -> None:
+            def applied(command: Command | None, outcome: Outcome) -> None:
                 loop.call_soon(arrives, 102, b"2")
 
             node.broker.metadata.watch(applied)

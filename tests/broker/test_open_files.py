@@ -10,7 +10,7 @@ import pytest
 from broker_helpers import Node, SimNode, append_request, frame_of, on_real_disk, simulated
 
 from ister.errors import Overloaded
-from ister.metadata.commands import AnyCommand, OpenedSegment, Outcome, TrimTopic
+from ister.metadata.commands import Command, OpenedSegment, Outcome, TrimTopic
 from ister.protocol.messages import Append, Fetch, Kind
 from ister.testing.mount import OpenFile
 
@@ -128,7 +128,7 @@ def test_a_segment_whose_opening_is_not_recorded_leaks_no_files(monkeypatch: pyt
         client = await node.connect()
         propose = node.broker.metadata.propose
 
-        async def unwilling(command: AnyCommand) -> Outcome:
+        async def unwilling(command: Command) -> Outcome:
             if isinstance(command, OpenedSegment):
                 raise Overloaded("not now")
             return await propose(command)

@@ -20,7 +20,7 @@ from ister.errors import (
 )
 from ister.frame import FrameHeader
 from ister.frame import decode_header as decode_frame_header
-from ister.metadata.commands import AnyCommand, CreateTopic, Outcome, TrimTopic
+from ister.metadata.commands import Command, CreateTopic, Outcome, TrimTopic
 from ister.protocol import messages
 from ister.protocol.codec import decode_appended, decode_header
 from ister.protocol.messages import EARLIEST, LATEST, Kind
@@ -386,7 +386,7 @@ def test_an_append_that_meets_the_topic_just_made_stays_behind_those_that_waited
             assert isinstance(header, FrameHeader)
             broker.append("default/t", frame, header, order, token, 0.0)
 
-        def created(command: AnyCommand | None, outcome: Outcome) -> None:
+        def created(command: Command | None, outcome: Outcome) -> None:
             if isinstance(command, CreateTopic):
                 append(2)
 

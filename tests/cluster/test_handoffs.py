@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ister.errors import RequestTimeout
-from ister.metadata.commands import AnyCommand, Outcome, Result, SealSegment
+from ister.metadata.commands import Command, Outcome, Result, SealSegment
 from ister.raft import driver
 from ister.testing.checkers import check_history
 from tests.cluster.node import ClusterNode
@@ -22,7 +22,7 @@ def keep_back_seals(node: ClusterNode) -> list[SealSegment]:
     metadata = node.running.metadata
     propose = metadata.propose
 
-    async def delayed(command: AnyCommand, *args: Any, **options: Any) -> Outcome:
+    async def delayed(command: Command, *args: Any, **options: Any) -> Outcome:
         if isinstance(command, SealSegment):
             kept.append(command)
             await asyncio.sleep(5)
@@ -176,7 +176,7 @@ def cut_when(world: World, holds: Callable[[], object], a: str, b: str) -> None:
     metadata = world.nodes[int(b[-1])].running.metadata
     propose = metadata.propose
 
-    async def cutting(command: AnyCommand, *args: Any, **options: Any) -> Outcome:
+    async def cutting(command: Command, *args: Any, **options: Any) -> Outcome:
         if isinstance(command, SealSegment):
             world.loop.call_later(0.0001, lambda: world.network.partition(a, b, one_way=True))
         return await propose(command, *args, **options)

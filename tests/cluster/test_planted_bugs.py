@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from ister.metadata.commands import AnyCommand, Outcome, SealSegment
+from ister.metadata.commands import Command, Outcome, SealSegment
 from ister.raft import RaftCore, Role, SoftState, driver
 from ister.raft.driver import RaftNode
 from ister.testing import Loss
@@ -78,7 +78,7 @@ def a_seal_arrives_twice() -> None:
         metadata = world.nodes[leader].running.metadata
         propose = metadata.propose
 
-        async def remember(command: AnyCommand, *args: Any, **options: Any) -> Outcome:
+        async def remember(command: Command, *args: Any, **options: Any) -> Outcome:
             if isinstance(command, SealSegment):
                 seals.append(command)
             return await propose(command, *args, **options)

@@ -27,7 +27,8 @@ from ister.broker.topic.topic_log import TopicLog
 from ister.errors import InvariantBroken, IsterError
 from ister.frame import HEADER_SIZE, FrameHeader, decode_header
 from ister.metadata import replicated
-from ister.metadata.commands import AnyCommand, Outcome, Result, SealSegment, encode_command
+from ister.metadata.codec import encode_command
+from ister.metadata.commands import Command, Outcome, Result, SealSegment
 from ister.metadata.replicated import ReplicatedMetadata
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.peer import node_of
@@ -77,7 +78,7 @@ class Watch:
         """A new process: see every command that it applies, from its start on."""
         applied, restored = broker._applied, broker._restored
 
-        def watch_applied(command: AnyCommand | None, outcome: Outcome) -> None:
+        def watch_applied(command: Command | None, outcome: Outcome) -> None:
             self.applied(broker, command, outcome)
             applied(command, outcome)
 
@@ -90,7 +91,7 @@ class Watch:
         broker._applied = watch_applied  # type: ignore[method-assign]
         broker._restored = watch_restored  # type: ignore[method-assign]
 
-    def applied(self, broker: Broker, command: AnyCommand | None, outcome: Outcome) -> None:
+    def applied(self, broker: Broker, command: Command | None, outcome: Outcome) -> None:
         """A node is about to be told of what its metadata has applied."""
         if isinstance(command, SealSegment) and outcome.result is Result.APPLIED:
             self._seal_applied(broker, command, outcome.index)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from ister.history.names import parse_name
-from ister.metadata.commands import AnyCommand, Outcome, PublishObject, ReleaseCopies
+from ister.metadata.commands import Command, Outcome, PublishObject, ReleaseCopies
 from tests.cluster_world import World, read_all, run_story
 from tests.history.test_export import check_objects
 from tests.history.test_hybrid_reading import OLD, all_released, files_are_gone
@@ -36,7 +36,7 @@ class Killer:
         world.loop.trace.note = noted  # type: ignore[method-assign]
         world.nodes[1].broker.metadata.watch(self._applied)
 
-    def _applied(self, command: AnyCommand | None, outcome: Outcome) -> None:
+    def _applied(self, command: Command | None, outcome: Outcome) -> None:
         if isinstance(command, PublishObject | ReleaseCopies):
             self._step(f"applied {type(command).__name__}")
 

@@ -14,7 +14,7 @@ from unittest import mock
 
 from ister.broker.topic import handoff as steps
 from ister.broker.topic.handing_off import HandingOff
-from ister.metadata.commands import AnyCommand, Outcome, SealSegment
+from ister.metadata.commands import Command, Outcome, SealSegment
 from ister.metadata.state import ClusterState, TopicState
 from ister.protocol.codec import decode_appended
 from ister.wal.group_commit import FlushJob
@@ -59,11 +59,11 @@ async def raw_client(world: World, node: WorldNode, name: str = "raw") -> RawCli
     return client
 
 
-def when_applied(node: WorldNode, kind: type[AnyCommand], call: Callable[[], None]) -> None:
+def when_applied(node: WorldNode, kind: type[Command], call: Callable[[], None]) -> None:
     """Do something, once, at the very moment at which a node applies a command of a kind."""
     due = [call]
 
-    def watch(command: AnyCommand | None, outcome: Outcome) -> None:
+    def watch(command: Command | None, outcome: Outcome) -> None:
         if isinstance(command, kind) and outcome.ok and due:
             due.pop()()
 
@@ -148,7 +148,7 @@ async def one_rollover_is_proposed_twice(world: World) -> None:
     topic = await make_topic(world)
     seals: list[SealSegment] = []
 
-    def watch(command: AnyCommand | None, outcome: Outcome) -> None:
+    def watch(command: Command | None, outcome: Outcome) -> None:
         if isinstance(command, SealSegment):
             seals.append(command)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ister.broker.node.broker import Broker
-from ister.metadata.commands import AcceptLoss, AnyCommand, Outcome, Result
+from ister.metadata.commands import AcceptLoss, Command, Outcome, Result
 from ister.metadata.state import SegmentState
 from ister.testing.history import History
 from tests.cluster.raft_watch import is_dead
@@ -21,7 +21,7 @@ class LossWatch(ReplicaWatch):
         it is told so."""
         return 1 if end <= self._lost_from.get(segment.uid, -1) else super()._quorum_at(segment, end)
 
-    def applied(self, broker: Broker, command: AnyCommand | None, outcome: Outcome) -> None:
+    def applied(self, broker: Broker, command: Command | None, outcome: Outcome) -> None:
         if isinstance(command, AcceptLoss) and outcome.result is Result.APPLIED and not is_dead():
             self._loss_applied(broker, command, outcome.index)
         super().applied(broker, command, outcome)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ister.metadata.commands import (
     AcceptLoss,
-    AnyCommand,
     BeginRecovery,
+    Command,
     CreateTopic,
     Result,
     SealSegment,
@@ -107,18 +107,18 @@ def accept_loss(
     )
 
 
-def state_after(*commands: AnyCommand | None) -> ClusterState:
+def state_after(*commands: Command | None) -> ClusterState:
     state = ClusterState()
     for index, command in enumerate(commands, 1):
         state.apply(index, command)
     return state
 
 
-def apply(state: ClusterState, command: AnyCommand | None) -> Result:
+def apply(state: ClusterState, command: Command | None) -> Result:
     return result_of(state, command)[0]
 
 
-def result_of(state: ClusterState, command: AnyCommand | None) -> tuple[Result, str]:
+def result_of(state: ClusterState, command: Command | None) -> tuple[Result, str]:
     """What came of it, and what it said. Nothing but `applied` has changed anything."""
     before = state.to_bytes(), _derived(state)
     outcome = state.apply(state.applied_index + 1, command)

@@ -6,16 +6,16 @@ import msgspec
 import pytest
 
 from ister.metadata.chain import MAX_LOST_RANGES
+from ister.metadata.codec import decode_command
 from ister.metadata.commands import (
     AcceptGone,
     AlterTopic,
-    AnyCommand,
+    Command,
     KeptPart,
     RemoveNode,
     Result,
     SetReplicas,
     TrimTopic,
-    decode_command,
 )
 from ister.metadata.state import ClusterState, LostRange
 from tests.metadata.chains import (
@@ -38,7 +38,7 @@ from tests.metadata.chains import (
 TOPIC = 4
 
 
-def with_topic(*commands: AnyCommand | None) -> ClusterState:
+def with_topic(*commands: Command | None) -> ClusterState:
     """Three nodes, a topic that only node 2 has, sealed at 10; segment 2 is open there. Then index 6."""
     return state_after(
         node(1), node(2), node(3), create(leader=TWO), seal(TOPIC, 1, 10, by=TWO, then=TWO), *commands
@@ -131,7 +131,7 @@ def test_f6_the_highest_limit_that_the_leader_may_have_had_is_kept_while_the_seg
     ],
 )
 def test_a_loss_that_is_not_to_be_accepted(
-    command: AnyCommand, before: list[AnyCommand], expected: Result, said: str
+    command: Command, before: list[Command], expected: Result, said: str
 ) -> None:
     state = with_topic(*before)
     result, detail = result_of(state, command)
@@ -156,7 +156,7 @@ def test_a_loss_that_is_not_to_be_accepted(
         "disk replaced",
     ],
 )
-def test_a_loss_that_is_just_allowed(command: AnyCommand, before: list[AnyCommand]) -> None:
+def test_a_loss_that_is_just_allowed(command: Command, before: list[Command]) -> None:
     assert apply(with_topic(*before), command) is Result.APPLIED
 
 
@@ -176,7 +176,7 @@ def test_a_trim_takes_the_mark_with_its_segment_and_leaves_the_record() -> None:
     assert the_topic(state).lost == [LostRange(10, 40, 2, 60)]
 
 
-def sealed_on_two(*commands: AnyCommand | None) -> ClusterState:
+def sealed_on_two(*commands: Command | None) -> ClusterState:
     """Node 2 alone has segments 1, 2 and 4 of a topic, 0 to 10, 10 to 20 and 30 to 40; its disk was replaced.
     Segment 3 is node 3's, the open one node 1's. Then index 10."""
     return state_after(
@@ -234,7 +234,7 @@ def test_f6_a_rest_that_a_disk_took_with_it_is_added_to_what_was_lost_of_a_segme
     assert the_topic(state).lost[-1] == LostRange(10, 15, 2, 60, True)
 
 
-def sealed_on_three(*commands: AnyCommand | None) -> tuple[ClusterState, int]:
+def sealed_on_three(*commands: Command | None) -> tuple[ClusterState, int]:
     """All three nodes have segment 1, 0 to 10; the disk of node 2 was replaced. And the segment's uid."""
     state = state_after(
         node(1),

@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ister.metadata.chain import MAX_LOST_RANGES
+from ister.metadata.codec import decode_command, encode_command
 from ister.metadata.commands import (
     AcceptGone,
     AcceptLoss,
     AlterTopic,
-    AnyCommand,
     BeginRecovery,
     ClaimCursor,
+    Command,
     CopyEntry,
     DeleteTopic,
     FlushCursors,
@@ -29,8 +30,6 @@ from ister.metadata.commands import (
     SetPins,
     SetReplicas,
     TrimTopic,
-    decode_command,
-    encode_command,
 )
 from ister.metadata.state import ClusterState, SegmentState, TopicState
 from tests.metadata.chains import (
@@ -118,14 +117,14 @@ wild = st.one_of(
 """Whatever there may be, and mostly in vain: few of these meet a state in which they apply."""
 
 
-def likely(state: ClusterState) -> st.SearchStrategy[AnyCommand | None]:
+def likely(state: ClusterState) -> st.SearchStrategy[Command | None]:
     """What somebody who knows the state would propose, with a wrong choice now and then."""
     if not state.topics:
         return wild
     return st.sampled_from(sorted(state.topics)).flatmap(lambda name: _about(state, state.topics[name]))
 
 
-def _about(state: ClusterState, topic: TopicState) -> st.SearchStrategy[AnyCommand]:
+def _about(state: ClusterState, topic: TopicState) -> st.SearchStrategy[Command]:
     last, sealed = topic.open_segment, st.sampled_from(topic.segments[:-1] or topic.segments)
     who = last.coordinator or last.leader
     known = {node.member: node.starts for node in state.nodes.values()}
@@ -189,9 +188,9 @@ def _about(state: ClusterState, topic: TopicState) -> st.SearchStrategy[AnyComma
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[AnyCommand | None]:
+def histories(draw: st.DrawFn) -> list[Command | None]:
     """Nodes and topics to begin with: else most sequences would do nothing."""
-    history: list[AnyCommand | None] = [
+    history: list[Command | None] = [
         node(1),
         node(2),
         node(3),
@@ -213,7 +212,7 @@ def derived(state: ClusterState) -> dict[int, tuple[dict[int, str], dict[int, in
 
 @pytest.mark.slow
 @given(histories(), st.integers(0, 60))
-def test_r3_snapshot_and_restore_equal_replay(history: list[AnyCommand | None], cut: int) -> None:
+def test_r3_snapshot_and_restore_equal_replay(history: list[Command | None], cut: int) -> None:
     replayed = state_after(*history)
     restored = ClusterState.from_bytes(state_after(*history[:cut]).to_bytes())
     for command in history[cut:]:
@@ -224,7 +223,7 @@ def test_r3_snapshot_and_restore_equal_replay(history: list[AnyCommand | None], 
 
 @pytest.mark.slow
 @given(histories())
-def test_r3_applying_through_the_journal_is_the_same(history: list[AnyCommand | None]) -> None:
+def test_r3_applying_through_the_journal_is_the_same(history: list[Command | None]) -> None:
     """What a node reads back from its disk, or hears from another one, does what it did there."""
     first, second = ClusterState(), ClusterState()
     for index, command in enumerate(history, 1):
@@ -236,7 +235,7 @@ def test_r3_applying_through_the_journal_is_the_same(history: list[AnyCommand | 
 
 @pytest.mark.slow
 @given(histories())
-def test_r3_what_is_not_applied_changes_nothing_and_says_why(history: list[AnyCommand | None]) -> None:
+def test_r3_what_is_not_applied_changes_nothing_and_says_why(history: list[Command | None]) -> None:
     state = ClusterState()
     for command in history:
         apply(state, command)  # asserts it
@@ -244,7 +243,7 @@ def test_r3_what_is_not_applied_changes_nothing_and_says_why(history: list[AnyCo
 
 @pytest.mark.slow
 @given(histories())
-def test_what_a_member_leads_and_follows_is_what_the_chains_say(history: list[AnyCommand | None]) -> None:
+def test_what_a_member_leads_and_follows_is_what_the_chains_say(history: list[Command | None]) -> None:
     state = state_after(*history)
     open_ones = {topic.uid: (topic, topic.open_segment) for topic in state.topics.values()}
     for member in EVERYBODY:
@@ -260,7 +259,7 @@ def test_what_a_member_leads_and_follows_is_what_the_chains_say(history: list[An
 
 @pytest.mark.slow
 @given(histories())
-def test_every_chain_is_gapless_with_exactly_one_open_segment(history: list[AnyCommand | None]) -> None:
+def test_every_chain_is_gapless_with_exactly_one_open_segment(history: list[Command | None]) -> None:
     """Invariant 9, and promise 3: next base = sealed end."""
     state = ClusterState()
     for index, command in enumerate(history, 1):
@@ -296,7 +295,7 @@ def _check_chain(topic: TopicState) -> None:
     assert len(topic.lost) <= MAX_LOST_RANGES
 
 
-def _check_change(old: SegmentState, new: SegmentState, command: AnyCommand | None) -> None:
+def _check_change(old: SegmentState, new: SegmentState, command: Command | None) -> None:
     assert new.base_offset == old.base_offset
     assert not old.is_sealed or new.end_offset == old.end_offset, "a sealed end never changes"
     if old.is_sealed and new.lost_from != old.lost_from:
@@ -322,7 +321,7 @@ def test_the_histories_do_apply_every_command() -> None:
 
     @settings(derandomize=True, database=None, max_examples=200)
     @given(histories())
-    def look(history: list[AnyCommand | None]) -> None:
+    def look(history: list[Command | None]) -> None:
         state = ClusterState()
         for index, command in enumerate(history, 1):
             if state.apply(index, command).result in (Result.APPLIED, Result.CREATED):
@@ -365,7 +364,7 @@ def test_the_histories_do_apply_every_command() -> None:
         FlushCursors(ONE, [(1, 2, 3)]),
     ],
 )
-def test_commands_survive_the_journal(command: AnyCommand) -> None:
+def test_commands_survive_the_journal(command: Command) -> None:
     assert decode_command(encode_command(command)) == command
 
 

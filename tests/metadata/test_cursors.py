@@ -7,16 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ister.metadata.codec import decode_command, encode_command
 from ister.metadata.commands import (
-    AnyCommand,
     ClaimCursor,
+    Command,
     CreateTopic,
     DeleteTopic,
     FlushCursors,
     Result,
     UpsertNode,
-    decode_command,
-    encode_command,
 )
 from ister.metadata.state import ClusterState, TopicState
 from ister.protocol.messages import TopicSettings
@@ -43,14 +42,14 @@ TOPIC = 3
 """The uid of the topic that `founded` makes."""
 
 
-def founded(*commands: AnyCommand) -> ClusterState:
+def founded(*commands: Command) -> ClusterState:
     state = ClusterState()
     for index, command in enumerate([node(1), node(2), create(), *commands], 1):
         state.apply(index, command)
     return state
 
 
-def apply(state: ClusterState, command: AnyCommand) -> tuple[Result, str]:
+def apply(state: ClusterState, command: Command) -> tuple[Result, str]:
     outcome = state.apply(state.applied_index + 1, command)
     return outcome.result, outcome.detail
 
@@ -149,7 +148,7 @@ commands = st.one_of(
 
 
 @given(st.lists(commands, max_size=40), st.integers(0, 40))
-def test_snapshot_and_restore_keep_the_cursors(history: list[AnyCommand], cut: int) -> None:
+def test_snapshot_and_restore_keep_the_cursors(history: list[Command], cut: int) -> None:
     replayed = founded(*history)
     restored = ClusterState.from_bytes(founded(*history[:cut]).to_bytes())
     for command in history[cut:]:
@@ -159,7 +158,7 @@ def test_snapshot_and_restore_keep_the_cursors(history: list[AnyCommand], cut: i
 
 @given(st.lists(commands, max_size=40))
 def test_invariant_8_epochs_and_offsets_only_grow_and_only_owners_move_them(
-    history: list[AnyCommand],
+    history: list[Command],
 ) -> None:
     state = founded()
     for command in history:
@@ -178,5 +177,5 @@ def test_invariant_8_epochs_and_offsets_only_grow_and_only_owners_move_them(
 
 
 @pytest.mark.parametrize("command", [ClaimCursor(3, A, 1), FlushCursors(A, [(3, 1, 5), (4, 2, 6)])])
-def test_the_commands_survive_the_journal(command: AnyCommand) -> None:
+def test_the_commands_survive_the_journal(command: Command) -> None:
     assert decode_command(encode_command(command)) == command

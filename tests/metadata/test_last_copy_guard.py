@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ister.metadata.commands import AcceptGone, AnyCommand, KeptPart, RemoveNode, Result, SetReplicas
+from ister.metadata.commands import AcceptGone, Command, KeptPart, RemoveNode, Result, SetReplicas
 from ister.metadata.state import ClusterState
 from tests.metadata.chains import (
     FOUR,
@@ -154,7 +154,7 @@ def test_r3_a_removal_of_before_is_applied_as_it_was() -> None:
     ],
     ids=["a loss", "a shorter list", "a longer list"],
 )
-def test_r3_a_snapshot_of_before_and_its_journal_are_one_state(before: list[AnyCommand]) -> None:
+def test_r3_a_snapshot_of_before_and_its_journal_are_one_state(before: list[Command]) -> None:
     """Each node replays its own journal from its own last snapshot, which another build may have made."""
     replayed = state_after(*START, *before)
     assert [segment.whole_at_least for segment in the_topic(replayed).segments] == [0, 0]

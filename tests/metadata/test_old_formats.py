@@ -6,14 +6,8 @@ from typing import Any
 
 import msgspec
 
-from ister.metadata.commands import (
-    AnyCommand,
-    CreateTopic,
-    OpenedSegment,
-    Result,
-    SealSegment,
-    decode_command,
-)
+from ister.metadata.codec import decode_command
+from ister.metadata.commands import Command, CreateTopic, OpenedSegment, Result, SealSegment
 from ister.metadata.state import ClusterState
 from ister.protocol.messages import TopicSettings
 from tests.metadata.chains import NEW_TWO, ONE, THREE, TWO, apply, chain, node, recover, seal, the_topic
@@ -39,7 +33,7 @@ SEAL: list[Any] = ["SealSegment", 4, 1, 10, 1000, TWO, [TWO], ROWS, 77, ONE, 1, 
 CREATE: list[Any] = ["CreateTopic", "default/t", SETTINGS, ONE, [ONE], 1]
 
 
-def read(command: list[Any]) -> AnyCommand | None:
+def read(command: list[Any]) -> Command | None:
     return decode_command(msgspec.msgpack.encode(command))
 
 

@@ -6,15 +6,8 @@ import msgspec
 import pytest
 
 from ister.broker.node.retention import HELD_TIMES, first_offset_to_keep
-from ister.metadata.commands import (
-    AnyCommand,
-    DeleteTopic,
-    PinRow,
-    Result,
-    SetPins,
-    decode_command,
-    encode_command,
-)
+from ister.metadata.codec import decode_command, encode_command
+from ister.metadata.commands import Command, DeleteTopic, PinRow, Result, SetPins
 from ister.metadata.pins import FORGOTTEN_US, MAX_PINS
 from ister.metadata.state import ClusterState, TopicState
 from ister.protocol.messages import TopicSettings
@@ -25,7 +18,7 @@ TOPIC = 2
 SECOND = 1_000_000
 
 
-def founded(*commands: AnyCommand) -> ClusterState:
+def founded(*commands: Command) -> ClusterState:
     state = ClusterState()
     for index, command in enumerate([node(1), create(), *commands], 1):
         state.apply(index, command)
@@ -38,7 +31,7 @@ def pinned(
     return SetPins(at_us, [PinRow(uid, name, offset, ttl_us)])
 
 
-def apply(state: ClusterState, command: AnyCommand) -> tuple[Result, str]:
+def apply(state: ClusterState, command: Command) -> tuple[Result, str]:
     outcome = state.apply(state.applied_index + 1, command)
     return outcome.result, outcome.detail
 

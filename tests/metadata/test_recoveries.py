@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ister.metadata.commands import AnyCommand, DeleteTopic, Result
+from ister.metadata.commands import Command, DeleteTopic, Result
 from ister.metadata.state import ClusterState
 from tests.metadata.chains import (
     FOUR,
@@ -27,7 +27,7 @@ ALL = [ONE, TWO, THREE]
 TOPIC = 5
 
 
-def with_topic(*commands: AnyCommand | None) -> ClusterState:
+def with_topic(*commands: Command | None) -> ClusterState:
     """Four nodes, a topic on the first three, led by the first; then the commands, from index 6 on."""
     return state_after(*(node(number) for number in (1, 2, 3, 4)), create(replicas=ALL), *commands)
 
@@ -76,7 +76,7 @@ def test_a3_the_leader_itself_may_begin_one_after_a_restart() -> None:
     ],
 )
 def test_a_recovery_that_is_not_to_begin(
-    command: AnyCommand, before: list[AnyCommand], expected: Result, said: str
+    command: Command, before: list[Command], expected: Result, said: str
 ) -> None:
     state = with_topic(*before)
     result, detail = result_of(state, command)

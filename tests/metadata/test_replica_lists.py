@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ister.metadata.commands import AnyCommand, DeleteTopic, RemoveNode, Result, SetReplicas, TrimTopic
+from ister.metadata.commands import Command, DeleteTopic, RemoveNode, Result, SetReplicas, TrimTopic
 from ister.metadata.state import ClusterState
 from tests.metadata.chains import (
     FOUR,
@@ -28,12 +28,12 @@ TOPIC = 5
 LET_IN_NEW_TWO = node(2, disk_number=9, starts=0, client_port=0)
 
 
-def with_topic(*commands: AnyCommand | None) -> ClusterState:
+def with_topic(*commands: Command | None) -> ClusterState:
     """Four nodes, a topic on the first three, led by the first; then the commands, from index 6 on."""
     return state_after(*(node(number) for number in (1, 2, 3, 4)), create(replicas=ALL), *commands)
 
 
-def with_sealed(*commands: AnyCommand | None) -> ClusterState:
+def with_sealed(*commands: Command | None) -> ClusterState:
     """The same, with segment 1 sealed and segment 2 open on node 1 alone; the commands from index 7 on."""
     return with_topic(seal(TOPIC, 1, 9), *commands)
 
@@ -72,7 +72,7 @@ def test_f4_members_that_stay_need_not_be_in_the_cluster_any_more() -> None:
     ],
 )
 def test_replicas_that_are_not_to_be_set(
-    command: AnyCommand, before: list[AnyCommand], expected: Result, said: str
+    command: Command, before: list[Command], expected: Result, said: str
 ) -> None:
     result, detail = result_of(with_sealed(*before), command)
     assert (result, said in detail) == (expected, True), detail

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ister.metadata.codec import decode_command
 from ister.metadata.commands import (
-    AnyCommand,
+    Command,
     CreateTopic,
     DeleteTopic,
     FoundCluster,
@@ -12,14 +13,13 @@ from ister.metadata.commands import (
     SealSegment,
     TrimTopic,
     UpsertNode,
-    decode_command,
 )
 from ister.metadata.state import ClusterState
 from ister.protocol.messages import TopicSettings
 from tests.metadata.chains import NEW_TWO, ONE, TWO, apply, chain, create, disk, node, seal, state_after
 
 
-def with_topic(*commands: AnyCommand | None) -> ClusterState:
+def with_topic(*commands: Command | None) -> ClusterState:
     """Node 1, a topic whose uid is 2, and then the commands."""
     return state_after(node(1), create(), *commands)
 

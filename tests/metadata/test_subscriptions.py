@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from ister.metadata.codec import decode_command, encode_command
 from ister.metadata.commands import (
-    AnyCommand,
     ClaimSubscription,
+    Command,
     CreateSubscription,
     CreateTopic,
     DeleteSubscription,
@@ -17,8 +18,6 @@ from ister.metadata.commands import (
     Result,
     SeekSubscription,
     UpsertNode,
-    decode_command,
-    encode_command,
 )
 from ister.metadata.state import ClusterState
 from ister.metadata.topics import SubscriptionState
@@ -31,7 +30,7 @@ TOPIC, SUBSCRIPTION = 3, 4
 
 def claimed() -> ClusterState:
     state = ClusterState()
-    commands: list[AnyCommand] = [
+    commands: list[Command] = [
         *(UpsertNode(number, f"{number:016x}", 1, "h", 1, "h", 2) for number in (1, 2)),
         CreateTopic("default/t", TopicSettings(), A, [A], 1),
         CreateSubscription(TOPIC, "s", "shared", 10, 1),
@@ -42,7 +41,7 @@ def claimed() -> ClusterState:
     return state
 
 
-def apply(state: ClusterState, command: AnyCommand) -> Any:
+def apply(state: ClusterState, command: Command) -> Any:
     assert decode_command(encode_command(command)) == command
     return state.apply(state.applied_index + 1, command)
 

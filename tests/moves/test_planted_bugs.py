@@ -6,7 +6,6 @@ from unittest import mock
 
 from ister.errors import BadRequest, IsterError
 from ister.metadata.moves import Moves
-from ister.metadata.state import ClusterState
 from tests.cluster_world import World, read_all, run_story
 from tests.moves.test_a_topic_moves import test_a_move_cancelled_before_the_seal_leaves_the_topic_where_it_is
 from tests.planting import shows
@@ -50,5 +49,5 @@ def a_node_is_removed_as_soon_as_that_is_let_happen() -> None:
 
 def test_a_removal_of_a_node_with_the_last_whole_copy_is_found() -> None:
     a_node_is_removed_as_soon_as_that_is_let_happen()
-    with mock.patch.object(ClusterState, "_only_copy", lambda state, member, **rules: ""):
+    with mock.patch("ister.metadata.announcing.only_copy", lambda state, member, **rules: ""):
         assert shows(a_node_is_removed_as_soon_as_that_is_let_happen)

@@ -10,7 +10,7 @@ Besides what `tests.replicas_sim.watch` looks at:
 from __future__ import annotations
 
 from ister.broker.node.broker import Broker
-from ister.metadata.commands import AnyCommand, Outcome, Result, SealSegment, SetReplicas
+from ister.metadata.commands import Command, Outcome, Result, SealSegment, SetReplicas
 from ister.metadata.moves import MoveStage
 from ister.metadata.state import TopicState
 from ister.protocol.peer import node_of
@@ -22,7 +22,7 @@ class MoveWatch(ReplicaWatch):
     _judged = 0
     """The last index of which the chain's changes were judged."""
 
-    def applied(self, broker: Broker, command: AnyCommand | None, outcome: Outcome) -> None:
+    def applied(self, broker: Broker, command: Command | None, outcome: Outcome) -> None:
         if outcome.result is Result.APPLIED and not is_dead() and outcome.index > self._judged:
             self._judged = outcome.index
             topic = broker.metadata.state.topic_by_uid(outcome.topic_uid)

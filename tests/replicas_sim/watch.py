@@ -22,8 +22,8 @@ from ister.broker.topic.topic_log import TopicLog
 from ister.errors import InvariantBroken
 from ister.frame import FrameHeader
 from ister.metadata.commands import (
-    AnyCommand,
     BeginRecovery,
+    Command,
     Outcome,
     ReportCopies,
     Result,
@@ -61,7 +61,7 @@ class ReplicaWatch(Watch):
         self._opened_with: dict[int, list[int]] = {}
         """By a segment's uid: the replicas that it was opened with."""
 
-    def applied(self, broker: Broker, command: AnyCommand | None, outcome: Outcome) -> None:
+    def applied(self, broker: Broker, command: Command | None, outcome: Outcome) -> None:
         if outcome.ok and not is_dead():
             topic = broker.metadata.state.topic_by_uid(outcome.topic_uid)
             if topic is not None:

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from ister.errors import StorageFailed
-from ister.metadata.commands import AnyCommand, Outcome, Result, SetReplicas
+from ister.metadata.commands import Command, Outcome, Result, SetReplicas
 from ister.protocol.replication import Copy, CopyAnswer
 from ister.raft import driver
 from ister.replication.copies import leaving, repair, sealed_copies
@@ -54,7 +54,7 @@ def test_f4_a_change_that_comes_late_costs_no_copy_of_those_who_leave() -> None:
         metadata, propose = stays.broker.metadata, stays.broker.metadata.propose
         comes: list[WorldNode] = []
 
-        async def propose_late(command: AnyCommand) -> Outcome:
+        async def propose_late(command: Command) -> Outcome:
             if isinstance(command, SetReplicas) and command.segment == segment.segment and not comes:
                 comes.append(nodes[command.replicas[-1]])
                 assert is_whole(world, comes[0], segment)

@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from ister.metadata.commands import AnyCommand, RemoveNode, Result
+from ister.metadata.commands import Command, RemoveNode, Result
 from ister.replication.copies import repair
 from ister.replication.copies.completing import Completions
 from ister.replication.places import Place
@@ -99,7 +99,7 @@ def open_replicas(node: WorldNode) -> set[int]:
     return set(node.topic("t").state.open_segment.replicas)
 
 
-async def until_applied(node: WorldNode, command: AnyCommand) -> None:
+async def until_applied(node: WorldNode, command: Command) -> None:
     for _ in range(30):
         if (await node.broker.metadata.propose(command)).result is Result.APPLIED:
             return

@@ -6,7 +6,7 @@ import asyncio
 from unittest import mock
 
 from ister.errors import RequestTimeout
-from ister.metadata.commands import AnyCommand, Outcome, ReportCopies, Reported, SealSegment
+from ister.metadata.commands import Command, Outcome, ReportCopies, Reported, SealSegment
 from ister.metadata.state import SegmentState
 from tests.cluster_world import World, WorldNode, run_story
 from tests.replication.repair_helpers import fill, newest, path_of, sealed, until
@@ -37,7 +37,7 @@ def test_c1_under_a_weak_fsync_mode_the_seal_says_nothing_and_each_reports_what_
     async def story(world: World) -> list[list[int] | None]:
         seen: list[list[int] | None] = []
 
-        def watch(command: AnyCommand | None, outcome: Outcome) -> None:
+        def watch(command: Command | None, outcome: Outcome) -> None:
             if isinstance(command, SealSegment) and outcome.ok:
                 seen.append(command.holders)
 
@@ -84,7 +84,7 @@ def test_c2_damage_is_told_at_once_and_what_was_mended_too() -> None:
         rotten.disk.rot(path_of(world, segment) + ".log", 60)
         seen: list[int] = []
 
-        def watch(command: AnyCommand | None, outcome: Outcome) -> None:
+        def watch(command: Command | None, outcome: Outcome) -> None:
             if isinstance(command, ReportCopies) and outcome.ok:
                 told = of(world, segment.uid).told_by(rotten.member)
                 seen.append(told.state if told is not None else 0)
@@ -103,11 +103,11 @@ def test_c2_a_report_that_is_lost_is_repeated() -> None:
 
     async def story(world: World) -> int:
         away = await one_away(world)
-        lost: list[AnyCommand] = []
+        lost: list[Command] = []
         await away.start()
         metadata, propose = away.broker.metadata, away.broker.metadata.propose
 
-        async def lose(command: AnyCommand, *rest: float) -> Outcome:
+        async def lose(command: Command, *rest: float) -> Outcome:
             if isinstance(command, ReportCopies) and len(lost) < 2:
                 lost.append(command)
                 raise RequestTimeout("nobody answered")

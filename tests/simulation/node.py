@@ -19,7 +19,7 @@ from ister.broker.topic.known import segment_path
 from ister.config import BrokerConfig
 from ister.errors import InvariantBroken, IsterError
 from ister.frame import HEADER_SIZE, FrameHeader, decode_header
-from ister.metadata.commands import AnyCommand, Outcome, Result, SealSegment
+from ister.metadata.commands import Command, Outcome, Result, SealSegment
 from ister.metadata.state import TopicState
 from ister.testing import Loss, SimClock, SimDisk, SimNetwork, SimProcess, VirtualLoop
 from ister.testing.history import History
@@ -228,7 +228,7 @@ class SimNode:
         # The server would remember the topic of a header, and go past this from the second append on.
         broker.takes_appends = lambda name: None  # type: ignore[method-assign]
 
-    def _applied(self, command: AnyCommand | None, outcome: Outcome) -> None:
+    def _applied(self, command: Command | None, outcome: Outcome) -> None:
         assert self.broker is not None
         if isinstance(command, SealSegment) and outcome.result is Result.APPLIED:
             topic = self.broker.metadata.state.topic_by_uid(command.topic_uid)

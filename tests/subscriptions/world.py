@@ -18,8 +18,8 @@ from random import Random
 import ister
 from ister.errors import IsterError
 from ister.metadata.commands import (
-    AnyCommand,
     ClaimSubscription,
+    Command,
     FlushSubscriptions,
     Outcome,
     SeekSubscription,
@@ -64,7 +64,7 @@ class Watch:
         metadata = node.broker.metadata
         self._cursors.pop(node.node_id, None)
 
-        def applied(command: AnyCommand | None, outcome: Outcome) -> None:
+        def applied(command: Command | None, outcome: Outcome) -> None:
             if not isinstance(command, ClaimSubscription | FlushSubscriptions | SeekSubscription):
                 return
             for topic in metadata.state.topics.values():
@@ -74,7 +74,7 @@ class Watch:
 
         metadata.watch(applied)
 
-    def _check(self, node_id: int, state: SubscriptionState, command: AnyCommand, outcome: Outcome) -> None:
+    def _check(self, node_id: int, state: SubscriptionState, command: Command, outcome: Outcome) -> None:
         epoch, cursor = self._cursors.get(node_id, (0, 0))
         is_sought = isinstance(command, SeekSubscription) and outcome.ok
         if not is_sought and state.cursor < cursor:

@@ -15,7 +15,7 @@ from ister.broker.text.get_service import GetService, Taken
 from ister.broker.text.put_service import PutService
 from ister.broker.text.service import TextService
 from ister.errors import ConnectionFailed, IsterError, RequestTimeout, UnknownTopic
-from ister.metadata.commands import AnyCommand, CreateTopic, Outcome, UpsertNode
+from ister.metadata.commands import Command, CreateTopic, Outcome, UpsertNode
 from ister.metadata.nodes import NodeState
 from ister.metadata.state import ClusterState
 from ister.metadata.store import Watcher
@@ -46,7 +46,7 @@ class FakeMetadata:
     def watch(self, watcher: Watcher) -> None:
         self._watchers.append(watcher)
 
-    async def propose(self, command: AnyCommand) -> Outcome:
+    async def propose(self, command: Command) -> Outcome:
         cluster = self._node.cluster
         try:
             async with asyncio.timeout(PROPOSE_SECONDS):
@@ -175,7 +175,7 @@ class FakeCluster:
     def __init__(self, random: Random, *, delay: float = 0.01) -> None:
         self.random = random
         self.delay = delay
-        self.log: list[AnyCommand] = []
+        self.log: list[Command] = []
         self.outcomes: dict[int, Outcome] = {}
         self.records: dict[int, dict[int, bytes]] = {}
         self.nodes: dict[int, FakeNode] = {}
@@ -232,7 +232,7 @@ class FakeCluster:
 
     # The metadata's log.
 
-    def commit(self, command: AnyCommand) -> int:
+    def commit(self, command: Command) -> int:
         self.log.append(command)
         asyncio.get_running_loop().create_task(self._tell())
         return len(self.log)

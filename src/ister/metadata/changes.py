@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from ister.metadata.commands import AnyCommand, Outcome
+from ister.metadata.commands import Command, Outcome
 
 KEPT = 10_000
 KEPT_BYTES = 8 * 1024 * 1024
@@ -21,7 +21,7 @@ KEPT_BYTES = 8 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class Change:
     index: int
-    command: AnyCommand | None
+    command: Command | None
     """None for one that this build does not know."""
     outcome: Outcome
 

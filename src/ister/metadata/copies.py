@@ -19,11 +19,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ister.metadata.commands import CopyEntry, ReportCopies, Reported
-from ister.metadata.nodes import Nodes, is_in_cluster
+from ister.metadata.commands import CopyEntry, Outcome, ReportCopies, Reported, Result
+from ister.metadata.nodes import Nodes, is_in_cluster, why_not_proposer
 from ister.metadata.topics import SegmentState, ToldCopy, TopicState
 from ister.quorum import acknowledging
+
+if TYPE_CHECKING:
+    from ister.metadata.state import ClusterState
 
 MAX_ENTRIES = 1000
 """In one report; the rest goes with the next."""
@@ -67,6 +71,19 @@ def listed(index: int, segment: SegmentState, replicas: list[int], whole: Sequen
     segment.told = [told for told in segment.told if told.member in replicas and told.member not in kept]
     if is_known:
         segment.listed_at = index
+
+
+def report_copies(state: ClusterState, index: int, command: ReportCopies) -> Outcome:
+    """What a node says of its copies (C2). What is old in it is passed over, entry by entry."""
+    fault = why_not_proposer(state.nodes, command.member, command.starts)
+    if not fault and command.number <= (last := state.reports.get(command.member, 0)):
+        fault = f"report {command.number} comes after report {last}"
+    if fault:
+        return Outcome(Result.STALE, index, fault)
+    state.reports[command.member] = command.number
+    for entry in command.entries:
+        take_report(command, state.topic_by_uid(entry.topic_uid), entry)
+    return Outcome(Result.APPLIED, index)
 
 
 def take_report(command: ReportCopies, topic: TopicState | None, entry: CopyEntry) -> None:

@@ -20,7 +20,8 @@ from typing import TypeVar
 import msgspec
 
 from ister.errors import ConnectionFailed, NotLeader, Overloaded, RequestTimeout, ShuttingDown
-from ister.metadata.commands import AnyCommand, Outcome, encode_command
+from ister.metadata.codec import encode_command
+from ister.metadata.commands import Command, Outcome
 from ister.peers import Peers
 from ister.protocol.peer import PeerKind
 from ister.raft.driver import RaftNode
@@ -51,7 +52,7 @@ class Proposals:
         self.is_stopping = False
         """Then a majority that does not answer is not waited for: the next start goes on from here."""
 
-    async def propose(self, command: AnyCommand, timeout: float) -> Outcome:
+    async def propose(self, command: Command, timeout: float) -> Outcome:
         loop, data = asyncio.get_running_loop(), encode_command(command)
         deadline = loop.time() + timeout
         outcome = await self._persist(

@@ -27,15 +27,8 @@ from ister.errors import (
 from ister.io.disk import Disk
 from ister.io.network import Network
 from ister.metadata.changes import Change, Changes
-from ister.metadata.commands import (
-    AnyCommand,
-    FoundCluster,
-    Outcome,
-    RemoveNode,
-    Result,
-    UpsertNode,
-    decode_command,
-)
+from ister.metadata.codec import decode_command
+from ister.metadata.commands import Command, FoundCluster, Outcome, RemoveNode, Result, UpsertNode
 from ister.metadata.known import KnownNodes
 from ister.metadata.membership import Members
 from ister.metadata.nodes import address_of, node_state_of, upsert_of
@@ -240,7 +233,7 @@ class ReplicatedMetadata:
     def watch(self, watcher: Watcher) -> None:
         self._watchers.append(watcher)
 
-    async def propose(self, command: AnyCommand, timeout: float = PROPOSE_SECONDS) -> Outcome:
+    async def propose(self, command: Command, timeout: float = PROPOSE_SECONDS) -> Outcome:
         return await self.proposals.propose(command, timeout)
 
     async def read_index(self, timeout: float = PROPOSE_SECONDS) -> None:

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from ister.metadata.commands import AnyCommand, Outcome
+from ister.metadata.commands import Command, Outcome
 from ister.metadata.state import ClusterState
 
-Watcher = Callable[[AnyCommand | None, Outcome], None]
+Watcher = Callable[[Command | None, Outcome], None]
 """Called on the loop for every applied command, in order, right after it was applied."""
 
 
@@ -42,7 +42,7 @@ class MetadataStore(Protocol):
         """Whether this node decides by itself: then nothing can be in the way of a commit."""
         ...
 
-    async def propose(self, command: AnyCommand) -> Outcome:
+    async def propose(self, command: Command) -> Outcome:
         """Make the command durable and apply it; returns what came of it, once it is applied here.
 
         Raises a retriable `IsterError` when nobody can say whether it will be applied, or this node did not

@@ -13,8 +13,8 @@ from ister.broker.topic.topic_log import TopicLog
 from ister.metadata.commands import (
     AcceptLoss,
     AlterTopic,
-    AnyCommand,
     BeginRecovery,
+    Command,
     CreateTopic,
     DeleteTopic,
     Outcome,
@@ -38,7 +38,7 @@ class Applying:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def applied(self, command: AnyCommand | None, outcome: Outcome) -> None:
+    def applied(self, command: Command | None, outcome: Outcome) -> None:
         broker = self._broker
         if not outcome.ok or outcome.result is Result.EXISTS:
             return

@@ -49,7 +49,7 @@ from ister.io.clock import Clock
 from ister.io.disk import Disk
 from ister.io.network import Network
 from ister.io.object_store import ObjectStore
-from ister.metadata.commands import AlterTopic, AnyCommand, DeleteTopic, Outcome, TrimTopic
+from ister.metadata.commands import AlterTopic, Command, DeleteTopic, Outcome, TrimTopic
 from ister.metadata.replicated import ReplicatedMetadata
 from ister.metadata.state import NodeState, SegmentState, TopicState
 from ister.metrics import Gauge, Registry
@@ -321,7 +321,7 @@ class Broker:
 
     # Metadata changes.
 
-    def _applied(self, command: AnyCommand | None, outcome: Outcome) -> None:
+    def _applied(self, command: Command | None, outcome: Outcome) -> None:
         self._applying.applied(command, outcome)
 
     def _restored(self) -> None:

@@ -35,8 +35,8 @@ from ister.errors import (
 )
 from ister.logs import fields
 from ister.metadata.commands import (
-    AnyCommand,
     ClaimSubscription,
+    Command,
     CreateSubscription,
     DeleteSubscription,
     DeleteTopic,
@@ -155,7 +155,7 @@ class Subscriptions:
         state = self.state_of(owned)
         return state is not None and state.paused
 
-    def _applied(self, command: AnyCommand | None, outcome: Outcome) -> None:
+    def _applied(self, command: Command | None, outcome: Outcome) -> None:
         if not outcome.ok:
             return
         match command:

@@ -26,7 +26,7 @@ from ister.broker.text.get_cursor import GetCursor
 from ister.broker.text.node import TextNode
 from ister.errors import IsterError, NotLeader, Overloaded, RecordsLost, RequestTimeout, UnknownTopic
 from ister.logs import fields
-from ister.metadata.commands import AnyCommand, ClaimCursor, DeleteTopic, FlushCursors, Outcome
+from ister.metadata.commands import ClaimCursor, Command, DeleteTopic, FlushCursors, Outcome
 from ister.metadata.state import TopicState
 from ister.protocol.peer import node_of
 
@@ -146,7 +146,7 @@ class SharedCursors:
         for delivery_id in [found for found in self._handed if found.topic_uid == uid]:
             self._forget(delivery_id)
 
-    def _applied(self, command: AnyCommand | None, outcome: Outcome) -> None:
+    def _applied(self, command: Command | None, outcome: Outcome) -> None:
         match command:
             case DeleteTopic(topic_uid=uid) if outcome.ok:
                 self._drop(uid)
