@@ -18,10 +18,11 @@ SCHEMA = pa.schema([("offset", pa.int64()), ("value", pa.binary())])
 
 
 def filled(log: sync.Log, topic: str, segments: int, open_records: int = 5, **settings: int) -> None:
-    """Segments of ten records that are in the history, and some records more."""
+    """Segments of ten records, in two frames, that are in the history; and some records more."""
     log.create_topic(topic, segment_records=10, **settings)
     for number in range(segments):
-        log.append(topic, [b"%d" % (10 * number + place) for place in range(10)])
+        for half in (0, 5):
+            log.append(topic, [b"%d" % (10 * number + half + place) for place in range(5)])
     for place in range(open_records):
         log.append(topic, [b"%d" % (10 * segments + place)])
     until_exported(log, topic, segments)
@@ -58,3 +59,11 @@ def objects_of(log: sync.Log, topic: str) -> list[Path]:
     listed = log.history(topic)
     root = Path(listed.location.removeprefix("file://"))
     return [root / entry.name for entry in listed.entries if entry.name]
+
+
+def until_released(log: sync.Log, topic: str, segments: int) -> None:
+    """Of a topic whose `local_retention_ms` is small."""
+    deadline = time.monotonic() + 60
+    while sum(bool(one.name) and not one.replicas for one in log.history(topic).entries) < segments:
+        assert time.monotonic() < deadline, log.history(topic)
+        time.sleep(0.2)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
+from history_helpers import filled
 from pyspark.sql import SparkSession
 
 from ister import sync
@@ -59,6 +60,21 @@ def test_each_segment_is_a_row_with_its_offsets_place_size_and_times(
     assert first.size == described[0].bytes
     assert first.last_time.astimezone(UTC) == datetime.fromtimestamp(appended[0].append_time_us / 1e6, UTC)
     assert first.first_time <= first.last_time
+    assert (first.object, first.object_size, first.checksum) == (None, None, None)
+
+
+def test_a_segment_in_the_history_has_its_object_and_the_revision_that_says_so(
+    spark: SparkSession, keeper: BrokerProcess, kept: sync.Log
+) -> None:
+    filled(kept, "catalogued", 2)
+    rows = segments(spark, keeper.address).where("topic = 'default/catalogued'").orderBy("segment").collect()
+    listed = kept.history("catalogued")
+    assert [row.tier for row in rows] == ["history", "history", "hot"]
+    assert [(row.object, row.object_size, row.checksum) for row in rows[:2]] == [
+        (entry.name, entry.size, f"{entry.crc:08x}") for entry in listed.entries[:2]
+    ]
+    assert rows[2].object is None
+    assert len({row.revision for row in rows}) == 1 and 0 < rows[0].revision <= listed.index
 
 
 def test_a_new_query_sees_new_segments_and_new_records_and_new_topics(

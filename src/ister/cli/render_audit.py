@@ -43,6 +43,7 @@ class AuditView(NamedTuple):
                         "sealed": segment.sealed,
                         "leader": segment.leader,
                         "replicas": segment.replicas,
+                        "object": segment.object_name,
                         "records": segment.records,
                         "bytes": segment.bytes,
                         "clean": segment.is_clean,
@@ -51,6 +52,7 @@ class AuditView(NamedTuple):
                 ],
                 "findings": [found.to_object() for found in topic.findings],
                 "notes": [note._asdict() for note in topic.notes],
+                "orphans": [orphan._asdict() for orphan in topic.orphans],
                 "seconds": round(self.report.seconds, 3),
             }
             for topic in self.report.topics
@@ -92,6 +94,9 @@ class AuditView(NamedTuple):
                 f"{show_bytes(topic.bytes)}{per_second(topic.bytes, self.report.seconds)}",
             ),
         ]
+        stored = sum(bool(segment.object_name) for segment in topic.segments)
+        if stored:
+            facts.append(("history", f"{counted(stored, 'object')}, read past the brokers"))
         if topic.replicas_compared:
             facts.append(("replicas", "compared"))
         if topic.table:

@@ -191,6 +191,11 @@ def object_crc(ending: bytes) -> int:
     return found
 
 
+def whole_crc(frames_crc: int, ending: bytes) -> int:
+    """The checksum of an object whose frames have that one: what its trailer should say."""
+    return crc32c(memoryview(ending)[: len(ending) - TRAILER_SIZE + _CRC_AT], frames_crc)
+
+
 def read_trailer(data: bytes, where: str) -> Trailer:
     """From the last bytes of an object."""
     if len(data) < TRAILER_SIZE:

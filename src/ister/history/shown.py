@@ -12,9 +12,10 @@ from ister.protocol.peer import node_of
 
 
 def list_history(
-    topic: TopicState, history: History | None, start_offset: int = 0, end_offset: int = 0
+    topic: TopicState, history: History | None, start_offset: int = 0, end_offset: int = 0, index: int = 0
 ) -> HistoryList:
-    """Of the segments that have offsets from `start_offset` to before `end_offset`; 0 is no bound."""
+    """Of the segments that have offsets from `start_offset` to before `end_offset`; 0 is no bound. `index` is
+    what of the metadata is applied."""
     segments = [
         segment
         for segment in topic.segments
@@ -28,6 +29,7 @@ def list_history(
         "local" if history is None else "store",
         "" if history is None else history.store.location,
         [_entry(segment, has_store=history is not None) for segment in segments],
+        index,
     )
 
 

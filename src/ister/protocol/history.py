@@ -45,6 +45,8 @@ class HistoryList(Message, frozen=True):
     location: str
     """Of the store; empty where there is none."""
     entries: list[HistoryEntry]
+    index: int = 0
+    """The revision of the catalog: the metadata that the node had applied when it looked."""
 
 
 class VerifyObject(Message, frozen=True):

@@ -15,10 +15,9 @@ from typing import Final, Protocol, Self
 from ister import sync
 from ister.errors import CorruptSegment, IsterError, OffsetOutOfRange, RecordsLost, UnknownTopic
 from ister.frame import Frame
-from ister.protocol.history import HistoryList
 from ister.protocol.messages import TopicDescription
-from ister.spark.locating import locate
-from ister.spark.ranges import Loss, OffsetRange, Piece
+from ister.spark.locating import descriptor_of, locate
+from ister.spark.ranges import Descriptor, Loss, OffsetRange, Piece
 
 FETCH_BYTES: Final = 2 * 1024 * 1024
 
@@ -52,8 +51,19 @@ class BrokerFrames:
     def locate(self, topic: str, uid: int, start: int, end: int) -> tuple[Piece, ...]:
         return locate(self._log, topic, uid, start, end)
 
-    def history(self, topic: str, start: int, end: int) -> HistoryList:
-        return self._log.history(topic, start, end)
+    def listed_now(
+        self, wanted: OffsetRange, found: Descriptor, at: int
+    ) -> tuple[Descriptor | None, list[int]] | None:
+        """The descriptor of an object's segment as it is by now, and the nodes that have copies; None if it
+        is not there any more."""
+        try:
+            listed = self._log.history(wanted.topic, at, at + 1)
+        except UnknownTopic:
+            return None
+        entry = next((one for one in listed.entries if one.uid == found.segment.segment_uid), None)
+        if entry is None or listed.topic_uid != wanted.uid:
+            return None
+        return descriptor_of(listed, entry, found.segment.cluster_id), entry.replicas
 
 
 class _RangeReader:

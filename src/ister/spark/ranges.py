@@ -7,6 +7,8 @@ other records (I3).
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -59,6 +61,20 @@ class Piece(NamedTuple):
         first, last = max(start, self.start), min(end, self.end)
         size = self.size * (last - first) // max(1, self.end - self.start)
         return self._replace(start=first, end=last, size=size)
+
+
+def pieces_between(lives: Sequence[Piece], start: int, end: int) -> tuple[Piece, ...]:
+    """Of pieces in their order, the parts that lie there."""
+    found = []
+    for place in range(bisect_right(lives, start, key=_end_of), len(lives)):
+        if lives[place].start >= end:
+            break
+        found.append(lives[place].between(start, end))
+    return tuple(found)
+
+
+def _end_of(piece: Piece) -> int:
+    return piece.end
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from ister.frame import (
     decode_header,
 )
 from ister.history.objects import check_is_of, load_ending
+from ister.io.object_store import ObjectInfo, list_all
 from ister.io.stores import open_for_reading
 from ister.spark.ranges import Descriptor
 from ister.wal.marks import uid_of
@@ -115,6 +116,20 @@ class StoredFrames:
             yield frame
             at += header.size
             expected = header.end_offset
+
+    def ending(self, found: Descriptor) -> bytes:
+        """All that is behind the frames of an object; longer than it should be where there is too much."""
+        size = found.size - found.segment.frames_size
+        ask = self._patiently(lambda: self._store.get(found.name, found.segment.frames_size, size + 1))
+        return self._turns.run(ask)
+
+    def names(self, prefix: str) -> list[ObjectInfo]:
+        """All objects below that, whoever made them."""
+
+        async def gather() -> list[ObjectInfo]:
+            return [each async for each in list_all(self._store, prefix)]
+
+        return self._turns.run(self._patiently(gather))
 
     # The store.
 

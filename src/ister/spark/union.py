@@ -17,10 +17,9 @@ from itertools import groupby
 from types import TracebackType
 from typing import Self
 
-from ister.errors import CorruptSegment, ObjectNotFound, UnknownTopic
+from ister.errors import CorruptSegment, ObjectNotFound
 from ister.frame import Frame
 from ister.spark.frames import BrokerFrames
-from ister.spark.locating import descriptor_of
 from ister.spark.ranges import HOT, UNION, Descriptor, Loss, OffsetRange, Piece
 from ister.spark.stored import StoredFrames
 
@@ -89,7 +88,7 @@ class UnionFrames:
                     yield frame
                     at = frame.header.end_offset
             except (CorruptSegment, ObjectNotFound) as error:
-                now = self._listed_now(wanted, found, at)
+                now = self._open_brokers().listed_now(wanted, found, at)
                 if now is None:
                     # It was trimmed, or the topic was deleted: brokers know which.
                     yield from self._of_brokers(wanted, at, piece.end, loss)
@@ -111,19 +110,6 @@ class UnionFrames:
                 behind = min(error.offsets[1] if error.offsets else piece.end, piece.end)
                 loss.report(wanted.topic, at, behind, error.message, CorruptSegment)
                 at = behind
-
-    def _listed_now(
-        self, wanted: OffsetRange, found: Descriptor, at: int
-    ) -> tuple[Descriptor | None, list[int]] | None:
-        """The descriptor of that segment now, and the nodes that have copies; None if it is not there."""
-        try:
-            listed = self._open_brokers().history(wanted.topic, at, at + 1)
-        except UnknownTopic:
-            return None
-        entry = next((one for one in listed.entries if one.uid == found.segment.segment_uid), None)
-        if entry is None or listed.topic_uid != wanted.uid:
-            return None
-        return descriptor_of(listed, entry, found.segment.cluster_id), entry.replicas
 
     def _of_brokers(self, wanted: OffsetRange, start: int, end: int, loss: Loss) -> Iterator[Frame]:
         if start < end:

@@ -11,7 +11,7 @@ from ister.frame import FrameHeader
 from ister.protocol.messages import SegmentDescription
 from ister.spark.jobs.auditing.copies import _differences
 from ister.spark.jobs.auditing.findings import Checked, runs, shown
-from ister.spark.jobs.auditing.frames import _OwnFrames, _Reported
+from ister.spark.jobs.auditing.frames import OwnFrames, _Reported
 from ister.spark.jobs.auditing.segments import AuditedSegment, join_checked
 from ister.spark.jobs.snapshot import Share
 from ister.spark.ranges import OffsetRange
@@ -33,7 +33,7 @@ def header(base: int, count: int, time: int, segment: int = HOP | UID) -> FrameH
 
 def checked(*headers: FrameHeader, missing: tuple[tuple[int, int], ...] = ()) -> Checked:
     made = Checked(missing=list(missing))
-    own = _OwnFrames(made, share(0, 100), 1_000_000)
+    own = OwnFrames(share(0, 100), 1_000_000, made)
     for each in headers:
         own.take(each)
     own.finish()

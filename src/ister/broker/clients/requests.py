@@ -207,7 +207,11 @@ class Requests:
         async with connection.description_slots:
             with await connection.room_for(DESCRIPTION_BYTES):
                 found = list_history(
-                    topic.state, self._broker.history, request.start_offset, request.end_offset
+                    topic.state,
+                    self._broker.history,
+                    request.start_offset,
+                    request.end_offset,
+                    self._broker.metadata.state.applied_index,
                 )
                 self.respond(connection, correlation, found)
 

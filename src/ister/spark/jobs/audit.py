@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from ister import sync
@@ -27,10 +28,12 @@ from ister.spark.jobs.auditing.segments import AuditedSegment, join_checked
 from ister.spark.jobs.running import Stop, parallelism, run_tasks
 from ister.spark.jobs.snapshot import Share, Snapshot, shares, take_snapshot
 from ister.spark.jobs.watching import Unwatched, Watch
+from ister.spark.ranges import HOT, Piece
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from ister.spark.jobs.auditing.objects import Orphan
     from ister.spark.jobs.auditing.tables import TableLook
     from ister.spark.jobs.lake.opening import Target
 
@@ -58,6 +61,8 @@ class Audited:
     """Time in microseconds, records and bytes appended from then to the next one."""
     bucket_us: int = 1
     replicas_compared: bool = False
+    orphans: list[Orphan] = field(default_factory=list)
+    """Objects of the history that no descriptor names."""
 
     @property
     def findings(self) -> list[Finding]:
@@ -162,6 +167,7 @@ class _AuditJob:
         self._at_once = parallelism(self._spark)
         report = AuditReport([self._begun(snapshot) for snapshot in self.snapshots])
         self._check_frames(report)
+        self._find_orphans(report)
         if replicas:
             self._compare_replicas(report)
         self._note_trimmed(report)
@@ -172,11 +178,17 @@ class _AuditJob:
 
     def _begun(self, snapshot: Snapshot) -> Audited:
         audited = Audited(snapshot.topic, snapshot.uid, snapshot.start, snapshot.end)
+        by_number: dict[int, AuditedSegment] = {}
         for part, end in snapshot.segments():
             replicas = list(part.replicas or [part.leader])
-            audited.segments.append(
-                AuditedSegment(part.segment, part.base_offset, end, part.sealed, part.leader, replicas)
+            by_number[part.segment] = AuditedSegment(
+                part.segment, part.base_offset, end, part.sealed, part.leader, replicas
             )
+            audited.segments.append(by_number[part.segment])
+        for piece in snapshot.lives:
+            if piece.descriptor is not None:
+                by_number[piece.segment].replicas = list(piece.nodes)
+                by_number[piece.segment].object_name = piece.descriptor.name
         first = min((part.first_append_time_us for part in snapshot.there.segments if part.bytes), default=0)
         last = max((part.last_append_time_us for part in snapshot.there.segments), default=0)
         audited.bucket_us = max(1_000_000, (last - first) // _BUCKETS)
@@ -242,7 +254,37 @@ class _AuditJob:
         return found
 
     def _cut(self, snapshot: Snapshot) -> list[Share]:
-        return list(shares(snapshot, snapshot.start, snapshot.end, SHARE_BYTES))
+        """Each object of the history by itself, the rest by size."""
+        cut: list[Share] = []
+        pieces = snapshot.lives or (Piece(0, snapshot.start, snapshot.end, HOT, (), False),)
+        for is_stored, run in groupby(pieces, lambda piece: piece.descriptor is not None):
+            if is_stored:
+                cut += [share for piece in run for share in shares(snapshot, piece.start, piece.end, 1 << 62)]
+            else:
+                together = list(run)
+                cut += shares(snapshot, together[0].start, together[-1].end, SHARE_BYTES)
+        return cut
+
+    # Objects that nobody names.
+
+    def _find_orphans(self, report: AuditReport) -> None:
+        from ister.spark.jobs.auditing.objects import Place, find_orphans
+
+        places = [
+            (place, Place(snapshot.location, snapshot.cluster, snapshot.topic))
+            for place, snapshot in enumerate(self.snapshots)
+            if snapshot.location
+        ]
+        work = partial(find_orphans, self._bootstrap)
+        for number, orphans in run_tasks(
+            self._spark, work, [where for _, where in places], at_once=self._at_once, stop=self._stop
+        ):
+            audited = report.topics[places[number][0]]
+            audited.orphans = orphans
+            hint = f"`ister history sweep {audited.topic}` deletes it at once, brokers do so by and by"
+            for name, size in orphans:
+                what = f"no descriptor names the object {name} of {size} bytes; {hint}"
+                audited.notes.append(Note(audited.start_offset, audited.start_offset, what))
 
     # Replicas.
 
@@ -250,7 +292,7 @@ class _AuditJob:
         from ister.spark.jobs.auditing.copies import compare_shares
 
         for audited, snapshot in zip(report.topics, self.snapshots, strict=True):
-            together = list(_together(self._cut(snapshot)))
+            together = list(_together(list(shares(snapshot, snapshot.start, snapshot.end, SHARE_BYTES))))
             self._watch.begins(
                 f"compare replicas of {snapshot.topic}",
                 snapshot.end - snapshot.start,

@@ -33,7 +33,6 @@ from ister.spark.jobs.copying.staging import Part, Route
 from ister.spark.jobs.running import Stop
 from ister.spark.jobs.snapshot import Share, Snapshot, shares, take_snapshot
 from ister.spark.jobs.watching import Unwatched, Watch
-from ister.spark.ranges import OffsetRange
 from ister.spark.sink.committing import Committed, Committer
 from ister.spark.sink.failpoints import reach_of_environment
 from ister.spark.sink.origin import Origin, make_stage
@@ -260,13 +259,7 @@ class _ReplayJob:
             return list(shares(self._snapshot, self._first, self._end, SHARE_BYTES))
         snapshot = self._snapshot
         return [
-            Share(
-                OffsetRange(snapshot.topic, snapshot.uid, part.start, part.end),
-                snapshot.size_between(part.start, part.end),
-                0,
-                0,
-                (),
-            )
+            Share(snapshot.range(part.start, part.end), snapshot.size_between(part.start, part.end), 0, 0, ())
             for part in self._receipt.ranges
         ]
 

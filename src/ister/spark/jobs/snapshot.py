@@ -1,7 +1,8 @@
 """A topic as a job finds it, and its line cut into shares: one for each task.
 
 The ends are decided once, here; what is appended later is the next run's. The share carries the topic's uid,
-and its reading checks that (I3).
+and its reading checks that (I3). It carries no records: of those in the history it has the descriptors, and
+whoever reads it takes them from the store.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from dataclasses import dataclass
 from math import ceil
 
 from ister import sync
+from ister.errors import UnknownTopic
 from ister.protocol.messages import SegmentDescription, TopicDescription
-from ister.spark.ranges import OffsetRange
+from ister.spark.locating import mean_sizes, pieces_of
+from ister.spark.ranges import OffsetRange, Piece, pieces_between
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Share:
     """Which one all of them are in; 0 where nobody has to know."""
     segment_uid: int = 0
     nodes: tuple[int, ...] = ()
+    """Those that have copies of it; none if only the history has it."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,12 @@ class Snapshot:
     there: TopicDescription
     end: int
     """Where it ended then: a record that was acknowledged before lies before this."""
+    lives: tuple[Piece, ...] = ()
+    """Where its offsets are, in their order."""
+    location: str = ""
+    """The store of the history; empty where there is none."""
+    revision: int = 0
+    """Of the catalog that says so."""
 
     @property
     def topic(self) -> str:
@@ -56,6 +66,9 @@ class Snapshot:
             end = parts[place + 1].base_offset if place + 1 < len(parts) else max(self.end, part.base_offset)
             yield part, end
 
+    def range(self, start: int, end: int) -> OffsetRange:
+        return OffsetRange(self.topic, self.uid, start, end, pieces_between(self.lives, start, end))
+
     def size_between(self, start: int, end: int) -> int:
         """About how many bytes of the log lie there."""
         return sum(share.size for share in shares(self, start, end, 1 << 62))
@@ -67,7 +80,11 @@ def take_snapshot(log: sync.Log, topic: str) -> Snapshot:
     end = log.offsets_at(topic, "latest")
     if there.segments and end > there.end_offset:
         there = log.describe_topic(topic)
-    return Snapshot(log.cluster().cluster_id, there, end)
+    listed = log.history(topic, there.start_offset, end)
+    if listed.topic_uid != there.uid:
+        raise UnknownTopic(f"{there.topic} was deleted and made again at this moment", hint="Try again.")
+    lives = pieces_of(listed, log.cluster_id, there.start_offset, end, mean_sizes(there))
+    return Snapshot(log.cluster_id, there, end, tuple(lives), listed.location, listed.index)
 
 
 def shares(snapshot: Snapshot, start: int, end: int, share_bytes: int) -> Iterator[Share]:
@@ -81,13 +98,14 @@ def shares(snapshot: Snapshot, start: int, end: int, share_bytes: int) -> Iterat
         pieces = max(1, min(count, round(count * per_record / share_bytes)))
         for piece in range(pieces):
             low, high = first + count * piece // pieces, first + count * (piece + 1) // pieces
-            yield Share(
-                OffsetRange(snapshot.topic, snapshot.uid, low, high),
-                int((high - low) * per_record),
-                part.segment,
-                part.uid,
-                tuple(part.replicas or [part.leader]),
-            )
+            wanted = snapshot.range(low, high)
+            yield Share(wanted, int((high - low) * per_record), part.segment, part.uid, _nodes(part, wanted))
+
+
+def _nodes(part: SegmentDescription, wanted: OffsetRange) -> tuple[int, ...]:
+    if any(piece.descriptor is not None for piece in wanted.lives):
+        return wanted.lives[0].nodes
+    return tuple(part.replicas or [part.leader])
 
 
 def reach(snapshot: Snapshot, start: int, end: int, size: int) -> Share:
@@ -103,4 +121,4 @@ def reach(snapshot: Snapshot, start: int, end: int, size: int) -> Share:
         taken += (at - first) * per_record
         if at < behind or taken >= size:
             break
-    return Share(OffsetRange(snapshot.topic, snapshot.uid, start, at), int(taken))
+    return Share(snapshot.range(start, at), int(taken))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ister.client.log import Log
 from ister.errors import UnknownTopic
+from ister.protocol.history import HistoryEntry, HistoryList
 from ister.protocol.messages import SegmentDescription, TopicDescription
 from ister.spark.hints import hints_shown
 from ister.spark.sessions.opening import DEFAULT_BOOTSTRAP
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = (
     "topic string, segment long, start long, end long, leader int, replicas array<int>, tier string, "
-    "size long, first_time timestamp, last_time timestamp, state string"
+    "size long, first_time timestamp, last_time timestamp, state string, object string, object_size long, "
+    "checksum string, revision long"
 )
 ASKED_AT_ONCE: Final = 32
 """Topics that are described at the same time."""
@@ -31,7 +33,9 @@ ASKED_AT_ONCE: Final = 32
 def segments(spark: SparkSession, bootstrap: str = DEFAULT_BOOTSTRAP) -> DataFrame:
     """The segments of all topics, a row each: offsets `start` to before `end`, led by `leader`, held by
     `replicas`, of `size` bytes. `first_time` is when it was opened, just before its first record, `last_time`
-    that of its last; both are null where there is no record."""
+    that of its last; both are null where there is no record. The `tier` is where `read.tier=union` has it
+    from: `history`, then by an `object` of `object_size` bytes with this `checksum`, or `hot`. All rows of a
+    topic are of one `revision` of the metadata."""
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -42,8 +46,15 @@ def segments(spark: SparkSession, bootstrap: str = DEFAULT_BOOTSTRAP) -> DataFra
     return spark.range(0, 1, 1, 1).mapInArrow(rows, SCHEMA)
 
 
-async def describe_all(bootstrap: str) -> list[TopicDescription]:
-    """Every topic that people are shown, with its segments, but those that are deleted meanwhile."""
+class Catalogued(NamedTuple):
+    """A topic, with its segments, and what of them is in the history."""
+
+    there: TopicDescription
+    listed: HistoryList
+
+
+async def describe_all(bootstrap: str) -> list[Catalogued]:
+    """Every topic that people are shown, but those that are deleted meanwhile."""
     import ister
 
     async with ister.connect(bootstrap) as log:
@@ -53,18 +64,18 @@ async def describe_all(bootstrap: str) -> list[TopicDescription]:
     return [topic for topic in found if topic is not None]
 
 
-async def _describe(log: Log, topic: str, turns: asyncio.Semaphore) -> TopicDescription | None:
+async def _describe(log: Log, topic: str, turns: asyncio.Semaphore) -> Catalogued | None:
     async with turns:
         try:
-            return await log.describe_topic(topic)
+            there = await log.describe_topic(topic)
+            listed = await log.history(topic)
         except UnknownTopic:
             return None
+        return Catalogued(there, listed) if there.uid == listed.topic_uid else None
 
 
-def segment_rows(topics: Sequence[TopicDescription]) -> pa.RecordBatch:
+def segment_rows(topics: Sequence[Catalogued]) -> pa.RecordBatch:
     import pyarrow as pa
-
-    from ister.spark.ranges import HOT
 
     time = pa.timestamp("us", "UTC")
     schema = pa.schema(
@@ -80,14 +91,38 @@ def segment_rows(topics: Sequence[TopicDescription]) -> pa.RecordBatch:
             ("first_time", time),
             ("last_time", time),
             ("state", pa.string()),
+            ("object", pa.string()),
+            ("object_size", pa.int64()),
+            ("checksum", pa.string()),
+            ("revision", pa.int64()),
         ]
     )
-    return pa.RecordBatch.from_pylist(
-        [_row(topic, part, HOT) for topic in topics for part in topic.segments], schema=schema
-    )
+    return pa.RecordBatch.from_pylist([row for topic in topics for row in _rows(topic)], schema=schema)
 
 
-def _row(topic: TopicDescription, part: SegmentDescription, tier: str) -> dict[str, Any]:
+def _rows(topic: Catalogued) -> Iterator[dict[str, Any]]:
+    entries = {entry.uid: entry for entry in topic.listed.entries}
+    for part in topic.there.segments:
+        entry = entries.get(part.uid)
+        yield {
+            **_row(topic.there, part),
+            **({} if entry is None else _stored(topic.listed, entry)),
+            "revision": topic.listed.index,
+        }
+
+
+def _stored(listed: HistoryList, entry: HistoryEntry) -> dict[str, Any]:
+    from ister.spark.locating import descriptor_of
+    from ister.spark.ranges import HISTORY, HOT
+
+    is_read_there = descriptor_of(listed, entry, "") is not None
+    where: dict[str, Any] = {"replicas": entry.replicas, "tier": HISTORY if is_read_there else HOT}
+    if entry.name:
+        where |= {"object": entry.name, "object_size": entry.size, "checksum": f"{entry.crc:08x}"}
+    return where
+
+
+def _row(topic: TopicDescription, part: SegmentDescription) -> dict[str, Any]:
     has_records = part.end_offset > part.base_offset
     return {
         "topic": topic.topic,
@@ -96,7 +131,6 @@ def _row(topic: TopicDescription, part: SegmentDescription, tier: str) -> dict[s
         "end": part.end_offset,
         "leader": part.leader,
         "replicas": part.replicas,
-        "tier": tier,
         "size": part.bytes,
         "first_time": part.first_append_time_us if has_records else None,
         "last_time": part.last_append_time_us if has_records else None,

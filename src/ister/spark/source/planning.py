@@ -17,7 +17,7 @@ from ister.errors import ConfigError, UnknownTopic
 from ister.protocol.messages import TopicDescription
 from ister.spark.locating import history_end, hot_start, locate
 from ister.spark.options import TableOptions
-from ister.spark.ranges import HOT, UNION, Loss, OffsetRange
+from ister.spark.ranges import HOT, UNION, Loss, OffsetRange, pieces_between
 from ister.spark.source.places import Moment, Place
 from ister.spark.source.snapshots import Snapshot
 from ister.spark.source.subscription import Subscription
@@ -178,13 +178,7 @@ def _marks(whole: OffsetRange, parts: int) -> list[int]:
 
 def _parts(whole: OffsetRange, marks: list[int]) -> list[OffsetRange]:
     """The range, cut there. Each has the pieces that it overlaps, of thousands perhaps."""
-    ends = [piece.end for piece in whole.lives]
-    found = []
-    for start, end in pairwise(marks):
-        lives = []
-        for piece in whole.lives[bisect_right(ends, start) :]:
-            if piece.start >= end:
-                break
-            lives.append(piece.between(start, end))
-        found.append(OffsetRange(whole.topic, whole.uid, start, end, tuple(lives)))
-    return found
+    return [
+        OffsetRange(whole.topic, whole.uid, start, end, pieces_between(whole.lives, start, end))
+        for start, end in pairwise(marks)
+    ]

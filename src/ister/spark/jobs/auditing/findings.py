@@ -12,6 +12,7 @@ COUNT: Final = "count"
 END: Final = "end"
 TIME: Final = "time"
 IDENTITY: Final = "identity"
+OBJECT: Final = "object"
 REPLICA: Final = "replica"
 TABLE: Final = "table"
 
@@ -22,7 +23,8 @@ CHECKS: Final = {
     END: "the last frame ends where the segment does",
     TIME: "append times never fall, and are those of the metadata",
     IDENTITY: "each frame bears the segment's own uid",
-    REPLICA: "all replicas have the same bytes",
+    OBJECT: "each object of the history is what its descriptor says, to its last byte",
+    REPLICA: "all replicas have the same bytes, and the object of the history too",
     TABLE: "the table has each record once, with the same contents",
 }
 

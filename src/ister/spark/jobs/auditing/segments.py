@@ -20,6 +20,9 @@ class AuditedSegment:
     sealed: bool
     leader: int
     replicas: list[int]
+    """The nodes that have copies; none if only the history has it."""
+    object_name: str = ""
+    """Of the history; empty if it is not there."""
     records: int = 0
     bytes: int = 0
     first_time_us: int = 0

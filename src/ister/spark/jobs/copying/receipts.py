@@ -35,6 +35,8 @@ class Receipt(msgspec.Struct, frozen=True):
     ranges: list[ReceiptRange]
     """Neighbours, in order."""
     form: int = FORM
+    revision: int = 0
+    """Of the catalog of segments that it was read by; 0 where nobody noted it."""
 
     @property
     def start(self) -> int:
@@ -74,7 +76,7 @@ class Receipt(msgspec.Struct, frozen=True):
 
 def receipt_of(snapshot: Snapshot, parts: Sequence[Part]) -> Receipt:
     ranges = [ReceiptRange(part.start, part.end, part.digest) for part in parts]
-    return Receipt(snapshot.cluster, snapshot.topic, snapshot.uid, ranges)
+    return Receipt(snapshot.cluster, snapshot.topic, snapshot.uid, ranges, revision=snapshot.revision)
 
 
 def read_receipt(path: Path) -> Receipt:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 import ister
 from ister.columns import Flags
 from ister.frame import Frame
-from ister.spark.frames import BrokerFrames
 from ister.spark.jobs.gaps import AllThere
 from ister.spark.ranges import OffsetRange
 from ister.spark.sink.staging import Staged, Stager, open_stager
+from ister.spark.union import UnionFrames
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,7 +106,7 @@ async def _stage(route: Route, wanted: OffsetRange, stager: Stager | None) -> Pa
 async def _frames(bootstrap: str, wanted: OffsetRange) -> AsyncGenerator[list[Frame], None]:
     """Some at a time, read in one thread of their own: meanwhile answers of the target must not wait, and a
     log that works in turns is for one thread and none that has a loop."""
-    loop, store = asyncio.get_running_loop(), BrokerFrames(bootstrap)
+    loop, store = asyncio.get_running_loop(), UnionFrames(bootstrap)
     with ThreadPoolExecutor(1, thread_name_prefix="ister-source") as thread:
         await loop.run_in_executor(thread, store.__enter__)
         try:
