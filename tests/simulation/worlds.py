@@ -10,7 +10,8 @@ from tests.moves_sim.scenario import MoveRun
 from tests.replicas_sim.scenario import ReplicatedRun
 from tests.simulation.scenario import BrokerRun
 from tests.simulation.seeded import SeededRun
+from tests.subscriptions_sim.scenario import SubscriptionRun
 
 WORLDS: dict[str, type[SeededRun[Any]]] = {
-    kind.world: kind for kind in (BrokerRun, ClusterRun, ReplicatedRun, LossRun, MoveRun)
+    kind.world: kind for kind in (BrokerRun, ClusterRun, ReplicatedRun, LossRun, MoveRun, SubscriptionRun)
 }

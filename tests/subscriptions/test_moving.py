@@ -59,6 +59,32 @@ def test_a_flush_from_before_a_seek_does_not_undo_it() -> None:
     simulated(scenario)
 
 
+def test_an_old_owners_late_flush_changes_nothing() -> None:
+    """S1."""
+
+    async def story(world: World) -> None:
+        async with world.connect() as log:
+            await append(log, 0, 50)
+            await log.create_subscription("t", "s", kind="shared", start="earliest")
+            async with log.subscribe("t", "s", window=10) as subscription:
+                batch = await subscription.next()
+                assert batch is not None
+                await batch.ack(end=1, durable=True)
+                (before,) = await log.subscriptions()
+                world.nodes[before.owner].kill()
+                while batch is not None and batch.epoch == before.epoch:
+                    batch = await subscription.next(20.0)
+                assert batch is not None
+            metadata = world.up[0].broker.metadata
+            old = world.nodes[before.owner].member
+            late = FlushRow(before.topic_uid, before.uid, before.epoch, 30, [], [])
+            outcome = await metadata.propose(FlushSubscriptions(old, [late]))
+            assert outcome.result is Result.STALE
+            assert [one.cursor for one in await log.subscriptions()] == [1]
+
+    run_story(story, replicas=3)
+
+
 def test_a_paused_subscription_hands_out_nothing_until_it_is_resumed() -> None:
     async def scenario(node: SimNode) -> None:
         async with connect(node) as log:

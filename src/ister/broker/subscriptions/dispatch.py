@@ -327,3 +327,5 @@ class Dispatcher:
         waiting = {offset for start, end, _ in self.waiting for offset in range(start, end)}
         due = {offset for _, start, end in self._due for offset in range(start, end)}
         invariant(waiting <= due, f"offsets {waiting - due} wait for ever")
+        if self.keys is not None:
+            self.keys.validate((start, end, handed.consumer) for start, end, handed in self.handed)

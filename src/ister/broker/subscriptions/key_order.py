@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from ister.broker.subscriptions.key_ranges import KeyRanges
 from ister.broker.subscriptions.range_map import RangeMap
+from ister.errors import invariant
 from ister.offset_ranges import Range
 
 if TYPE_CHECKING:
@@ -199,3 +200,14 @@ class KeyOrder:
     def _give_free(self, start: int, end: int) -> None:
         if start < end:
             heapq.heappush(self._free, (start, end))
+
+    def validate(self, handed: Iterable[tuple[int, int, int]]) -> None:
+        """Raises unless each key is with one consumer, by what was handed out to whom."""
+        counts: dict[tuple[int, int], int] = {}
+        for start, end, consumer in handed:
+            for offset in range(start, end):
+                key = self._keys.get(offset)
+                if key is not None:
+                    counts[key, consumer] = counts.get((key, consumer), 0) + 1
+        known = {(key, holder.consumer): holder.count for key, holder in self._holders.items()}
+        invariant(counts == known, f"by key and consumer {counts} are out, and {known} is counted")

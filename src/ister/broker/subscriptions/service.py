@@ -135,6 +135,11 @@ class Subscriptions:
         self._flushing.forget(owned)
         owned.close()
 
+    def validate(self) -> None:
+        """Raises unless the books of all that this node owns are right."""
+        for owned in self._owned.values():
+            owned.dispatcher.validate()
+
     def _current(self, owned: Owned) -> TopicState:
         topic = self.metadata.state.topic_by_uid(owned.topic_uid)
         if topic is None or topic.subscription_by_uid(owned.uid) is None:

@@ -1,0 +1,1 @@
+"""A world of subscriptions: consumers that crash, refuse, stall and reconnect while nodes die."""
