@@ -18,14 +18,14 @@ TYPE_CHECKING = False  # the one of `typing`, without importing it: type checker
 if TYPE_CHECKING:
     from typing import Any
 
+    from ister.client.deliveries import Batch as Batch
+    from ister.client.deliveries import Message as Message
     from ister.client.gathering import Receipt as Receipt
     from ister.client.log import Appended as Appended
     from ister.client.log import Log as Log
     from ister.client.log import connect as connect
     from ister.client.producer import Producer as Producer
     from ister.client.reader import Reader as Reader
-    from ister.client.subscription import Batch as Batch
-    from ister.client.subscription import Message as Message
     from ister.client.subscription import Subscription as Subscription
     from ister.errors import IsterError as IsterError
     from ister.frame import Frame as Frame
@@ -35,11 +35,11 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Appended": "ister.client.log",
-    "Batch": "ister.client.subscription",
+    "Batch": "ister.client.deliveries",
     "Frame": "ister.frame",
     "IsterError": "ister.errors",
     "Log": "ister.client.log",
-    "Message": "ister.client.subscription",
+    "Message": "ister.client.deliveries",
     "Producer": "ister.client.producer",
     "Reader": "ister.client.reader",
     "Receipt": "ister.client.gathering",

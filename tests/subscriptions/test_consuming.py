@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ister
-from ister.client.subscription import Batch
+from ister.client.deliveries import Batch
 from ister.errors import (
     BadRequest,
     StaleDelivery,

@@ -22,7 +22,7 @@ from ister.client.producer import Producer, codec_named
 from ister.client.reader import Place, Reader, reading_key
 from ister.client.routing import Routes
 from ister.client.sequencer import MAX_WINDOW, Identity, Sequencer
-from ister.client.subscription import Subscription
+from ister.client.subscription import ConsumerOptions, Subscription
 from ister.columns import RecordHeaders
 from ister.errors import ConfigError, ConnectionFailed, NotLeader, UnknownProducer
 from ister.io.clock import Clock, SystemClock
@@ -292,16 +292,8 @@ class Log(Administration):
         `policy`. One that is there goes on where it is, and these change nothing; if it is of another kind
         than the one given, that is an error. `window` is how many records this consumer takes without having
         acknowledged them."""
-        subscription = Subscription(
-            self,
-            normalise_topic(topic),
-            name,
-            kind=kind,
-            start=start,
-            policy=policy,
-            window=window,
-            max_bytes=max_bytes,
-        )
+        options = ConsumerOptions(kind, start, policy, window, max_bytes)
+        subscription = Subscription(self, normalise_topic(topic), name, options)
         self._subscriptions.append(subscription)
         return subscription
 

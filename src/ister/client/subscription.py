@@ -18,20 +18,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from ister.client.reader import Chunk, Place, batches_in, clipped
+from ister.client.deliveries import AnsweredFrames, Batch, Decoded, Message
+from ister.client.reader import Place
 from ister.client.retry import Retries
-from ister.columns import RecordHeaders
-from ister.errors import BadRequest, ConnectionFailed, CorruptSegment, IsterError, RecordsLost, StaleDelivery
-from ister.frame import DEFAULT_LIMIT, Frame, Record, frames_in
+from ister.errors import BadRequest, ConnectionFailed, IsterError, RecordsLost, StaleDelivery
+from ister.frame import DEFAULT_LIMIT
 from ister.offset_ranges import OffsetRanges
-from ister.protocol.codec import Bytes, decode_header, encode_header
+from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.messages import Kind
 from ister.protocol.subscriptions import (
     FailurePolicy,
@@ -44,8 +44,6 @@ from ister.protocol.subscriptions import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ister.client.log import Log
 
 log = logging.getLogger("ister.client")
@@ -67,108 +65,23 @@ CLOSE_SECONDS: Final = 5.0
 _BUFFERED_ANSWERS: Final = 4
 
 
-class Message(NamedTuple):
-    """A record, until it is acknowledged."""
+@dataclass(frozen=True)
+class ConsumerOptions:
+    """What `log.subscribe` was asked for."""
 
-    topic: str
-    record: Record
-    attempt: int
-    """How often it was delivered, as far as is known; from 1."""
-    may_repeat: bool
-    """Whether it may have been delivered before."""
-    epoch: int
-    subscription: Subscription
+    kind: str | None
+    start: Place
+    policy: FailurePolicy | None
+    window: int
+    max_bytes: int
 
-    @property
-    def offset(self) -> int:
-        return self.record.offset
-
-    @property
-    def value(self) -> bytes | None:
-        return self.record.value
-
-    @property
-    def key(self) -> bytes | None:
-        return self.record.key
-
-    @property
-    def headers(self) -> RecordHeaders:
-        return self.record.headers
-
-    async def ack(self, *, durable: bool = False) -> None:
-        """This record is done with. It is stored within seconds, by the broker's flush; with `durable` this
-        returns when it is (S2), or raises `StaleDelivery` if it is to be delivered again."""
-        offset = self.record.offset
-        if durable:
-            await self.subscription.store(offset, offset + 1, self.epoch)
-        else:
-            self.subscription.acknowledge(offset, offset + 1, self.epoch)
-
-    async def nack(self, *, delay_s: float | None = None, reason: str = "") -> None:
-        """This record could not be dealt with: it is delivered again, to whoever is there, after `delay_s`,
-        or as the subscription's policy says; and once that was often enough, it has failed."""
-        offset = self.record.offset
-        self.subscription.refuse(offset, offset + 1, self.epoch, delay_s, reason)
-
-
-class Batch(NamedTuple):
-    """Records that follow each other, delivered together."""
-
-    topic: str
-    start: int
-    """The first offset."""
-    end: int
-    """Behind the last one."""
-    attempt: int
-    may_repeat: bool
-    epoch: int
-    frames: list[Frame]
-    subscription: Subscription
-
-    def __len__(self) -> int:
-        return self.end - self.start
-
-    def records(self) -> list[Record]:
-        chunk = Chunk(self.frames, self.start, self.end)
-        return [record for frame in self.frames for record in clipped(frame, chunk)]
-
-    def to_arrow(self, columns: Sequence[str] | None = None) -> list[pa.RecordBatch]:
-        """Arrow record batches, made without touching single records."""
-        return list(batches_in(Chunk(self.frames, self.start, self.end), columns))
-
-    async def ack(self, *, start: int | None = None, end: int | None = None, durable: bool = False) -> None:
-        """All of it is done with, or the offsets from `start` to before `end`."""
-        first, behind = self._part(start, end)
-        if durable:
-            await self.subscription.store(first, behind, self.epoch)
-        else:
-            self.subscription.acknowledge(first, behind, self.epoch)
-
-    async def nack(
-        self,
-        *,
-        start: int | None = None,
-        end: int | None = None,
-        delay_s: float | None = None,
-        reason: str = "",
-    ) -> None:
-        """As of a message, all of it or the offsets from `start` to before `end`."""
-        first, behind = self._part(start, end)
-        self.subscription.refuse(first, behind, self.epoch, delay_s, reason)
-
-    def _part(self, start: int | None, end: int | None) -> tuple[int, int]:
-        first = self.start if start is None else start
-        behind = self.end if end is None else end
-        if not self.start <= first < behind <= self.end:
+    def __post_init__(self) -> None:
+        if self.window < 1:
             raise BadRequest(
-                f"offsets {first} to {behind} are not in a batch of {self.start} to {self.end}",
-                hint="Name offsets of the batch that they came in.",
+                f"window is {self.window}", hint="Give how many records may be unacknowledged, from 1."
             )
-        return first, behind
-
-    def messages(self) -> Iterator[Message]:
-        for record in self.records():
-            yield Message(self.topic, record, self.attempt, self.may_repeat, self.epoch, self.subscription)
+        if not 1 <= self.max_bytes <= DEFAULT_LIMIT:
+            raise BadRequest(f"max_bytes is {self.max_bytes}", hint=f"Choose 1 to {DEFAULT_LIMIT}.")
 
 
 class Subscription:
@@ -179,29 +92,14 @@ class Subscription:
         log: Log,
         topic: str,
         name: str,
-        *,
-        kind: str | None,
-        start: Place,
-        policy: FailurePolicy | None,
-        window: int,
-        max_bytes: int,
+        options: ConsumerOptions,
     ) -> None:
-        if window < 1:
-            raise BadRequest(
-                f"window is {window}", hint="Give how many records may be unacknowledged, from 1."
-            )
-        if max_bytes < 1 or max_bytes > DEFAULT_LIMIT:
-            raise BadRequest(f"max_bytes is {max_bytes}", hint=f"Choose 1 to {DEFAULT_LIMIT}.")
         self._log = log
         self.topic = topic
         self.name = name
-        self._kind = kind
-        self._start = start
-        self._policy = policy
+        self._options = options
         self._refused: list[Refused] = []
         """Not sent yet, of this epoch."""
-        self._window = window
-        self._max_bytes = max_bytes
         self._key = f"{topic}:subscription-{name}"
         self._consumer = 0
         self._number = 0
@@ -215,6 +113,7 @@ class Subscription:
         self._ack_due = asyncio.Event()
         self._ready: deque[Batch | Exception] = deque()
         self._buffered = 0
+        self._decoded = Decoded()
         self._arrived = asyncio.Event()
         self._taken = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -285,13 +184,18 @@ class Subscription:
 
     async def _make(self) -> None:
         """See to it that it is there: made now, or long ago."""
-        if self._kind is None:
+        if self._options.kind is None:
             known = await self._log.subscriptions(self.topic, self.name)
             if any(one.topic == self.topic for one in known):
                 return
-        kind = self._kind or SubscriptionKind.EXCLUSIVE
+        kind = self._options.kind or SubscriptionKind.EXCLUSIVE
         await self._log.create_subscription(
-            self.topic, self.name, kind=kind, start=self._start, if_absent=True, policy=self._policy
+            self.topic,
+            self.name,
+            kind=kind,
+            start=self._options.start,
+            if_absent=True,
+            policy=self._options.policy,
         )
 
     def _start_pulling(self) -> None:
@@ -447,7 +351,7 @@ class Subscription:
     async def _keep_pulling(self) -> None:
         retries = self._log.retries_of(f"consuming {self.name} of {self.topic}", self.topic)
         while True:
-            while self._buffered > _BUFFERED_ANSWERS * self._max_bytes:
+            while self._buffered > _BUFFERED_ANSWERS * self._options.max_bytes:
                 self._taken.clear()
                 await self._taken.wait()
             try:
@@ -481,11 +385,11 @@ class Subscription:
             self._consumer,
             number,
             self._received,
-            self._window,
-            self._max_bytes,
+            self._options.window,
+            self._options.max_bytes,
             WAIT_MS,
             uid=self._uid,
-            kind=self._kind or "",
+            kind=self._options.kind or "",
         )
         self._is_asking = True
         try:
@@ -493,7 +397,7 @@ class Subscription:
         finally:
             self._is_asking = False
         pulled = decode_header(Pulled, answer.header)
-        frames = _Frames(answer.payload, self.topic)
+        frames = AnsweredFrames(answer.payload, self.topic)
         self._received = number
         self._log.learned_way(self._key, pulled.served_by)
         if pulled.epoch < self._least_epoch:
@@ -513,33 +417,8 @@ class Subscription:
                     pulled.epoch,
                     chosen,
                     self,
+                    self._decoded,
                 )
             )
         if pulled.ranges:
             self._arrived.set()
-
-
-class _Frames:
-    """The frames of an answer."""
-
-    def __init__(self, payload: Bytes, topic: str) -> None:
-        found = frames_in(payload, limit=max(DEFAULT_LIMIT, len(payload)))
-        self._frames = sorted(found, key=_base_of)
-        self._topic = topic
-
-    def of(self, start: int, end: int) -> list[Frame]:
-        """Those that a range lies in, which must have all of it."""
-        first = max(0, bisect_right(self._frames, start, key=_base_of) - 1)
-        behind = bisect_left(self._frames, end, lo=first, key=_base_of)
-        chosen, place = self._frames[first:behind], start
-        for frame in chosen:
-            if frame.header.base_offset > place:
-                break
-            place = frame.header.end_offset
-        if place < end:
-            raise CorruptSegment(f"offsets {start} to {end} of {self._topic} came without their records")
-        return chosen
-
-
-def _base_of(frame: Frame) -> int:
-    return frame.header.base_offset
