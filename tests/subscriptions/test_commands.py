@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from ister import sync
-from ister.cli.main import NOT_FOUND, OK, run
+from ister.cli.lag_watch import Looks, Place, Speed
+from ister.cli.main import NOT_FOUND, OK, USAGE, run
 from tests.broker.broker_helpers import Node, on_real_disk
 
 Ister = Callable[..., str]
@@ -54,6 +55,50 @@ def test_what_was_consumed_is_not_shown_again(
         assert "no subscriptions" in ister("subscription", "list")
 
     with_broker(tmp_path, capsysbinary, work)
+
+
+def test_lag_is_watched_with_rates_until_it_has_caught_up(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    def work(ister: Ister) -> None:
+        for value in ("one", "two", "three"):
+            ister("put", "orders", value)
+        ister("subscription", "create", "orders", "billing", "--kind", "shared", "--from", "start")
+        watched = ("lag", "--watch", "--count", "2", "--interval", "10ms")
+        first, second = map(json.loads, ister(*watched, "--output", "json").splitlines())
+        assert (first["subscription"], first["records_behind"], first["records_per_second"]) == (
+            "billing",
+            3,
+            None,
+        )
+        assert (second["records_per_second"], second["catches_up_s"]) == (0, None)
+        line = ister(*watched, "orders").splitlines()[1]
+        assert "subscription billing of default/orders: 3 records" in line and "never at this rate" in line
+        ister("consume", "orders", "billing", "--idle", "300ms")
+        assert "catches up: now" in ister(*watched).splitlines()[1]
+        assert "nothing else looks twice" in ister("lag", "--count", "2", code=USAGE)
+
+    with_broker(tmp_path, capsysbinary, work)
+
+
+@pytest.mark.parametrize(
+    ("behind", "end", "read", "written", "catches_up"),
+    [
+        (40, 100, 5.0, 0.0, 8.0),
+        (40, 150, 10.0, 5.0, 8.0),
+        (95, 200, 9.5, 10.0, None),
+        (0, 100, 9.0, 0.0, 0.0),
+    ],
+)
+def test_it_catches_up_by_how_much_faster_it_is_than_the_writers(
+    behind: int, end: int, read: float, written: float, catches_up: float | None
+) -> None:
+    key, looks = ("subscription", 1, "s"), Looks()
+    (first,) = looks.add(0.0, [Place(key, "t", 100, 90, 1.0)])
+    assert first.speed is None
+    (shown,) = looks.add(10.0, [Place(key, "t", end, behind, 1.0)])
+    assert shown.speed == Speed(read, written)
+    assert shown.speed.catch_up_s(behind) == catches_up
 
 
 def test_dead_letters_are_counted_and_put_back_once(

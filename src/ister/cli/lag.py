@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from ister.cli.common import ask_broker, client_options, pass_terminal
+from ister.cli.common import QUICK, Whole, ask_broker, client_options, duration, pass_terminal
 from ister.cli.terminal import Paint, Terminal
 
 if TYPE_CHECKING:
@@ -158,9 +158,14 @@ def show_seconds(seconds: float | None) -> str:
 
 @click.command()
 @click.argument("prefix", metavar="[TOPIC]", default="")
+@click.option("--watch", is_flag=True, help="Look again and again, with rates, until Ctrl-C.")
+@click.option("--count", metavar="N", type=Whole(min=1), help="End after N looks; only with --watch.")
+@click.option(
+    "--interval", metavar="DURATION", type=duration, default="2s", help="Between looks.  [default: 2s]"
+)
 @client_options
 @pass_terminal
-def lag(terminal: Terminal, prefix: str) -> ReaderLags:
+def lag(terminal: Terminal, prefix: str, watch: bool, count: int | None, interval: int) -> ReaderLags | None:
     """How far subscriptions are behind, and readers that have a pin, such as stream queries of Spark.
 
     A subscription is shown as it is stored, which is every 5 s or 1,000 acknowledgements.
@@ -169,12 +174,16 @@ def lag(terminal: Terminal, prefix: str) -> ReaderLags:
     it was lately, and when it renewed its pin last. Retention waits for a pin until it runs out, within twice
     what the topic is set to keep. With TOPIC, only of topics that start so.
 
+    With --watch also how fast each was in the last half minute, how fast its topic was written, and when it
+    will have caught up: a table that is drawn anew in a terminal, a line for each in a pipe, or objects.
+
     `ister pipeline lag` has queries that do not run and lake tables too.
 
     \b
     Examples:
       ister lag
       ister lag orders
+      ister lag --watch
       ister lag --output json
     """
     from ister.names import DEFAULT_NAMESPACE
@@ -184,6 +193,13 @@ def lag(terminal: Terminal, prefix: str) -> ReaderLags:
     async def look(log: Log) -> ReaderLags:
         return ReaderLags(await reader_lags(log, start), prefix, await subscription_lags(log, start))
 
+    if count is not None and not watch:
+        raise click.UsageError("--count needs --watch: nothing else looks twice")
+    if watch:
+        from ister.cli.lag_watch import watch_lag
+
+        watch_lag(terminal, lambda: ask_broker(terminal, look, **QUICK), interval / 1000, count)
+        return None
     return ask_broker(terminal, look)
 
 
