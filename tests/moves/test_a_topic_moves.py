@@ -122,7 +122,12 @@ def test_a_move_cancelled_before_the_seal_leaves_the_topic_where_it_is() -> None
     run_story(story, replicas=3)
 
 
-def test_a_target_that_does_not_answer_is_refused_or_makes_the_move_fail_while_writes_go_on() -> None:
+@pytest.mark.parametrize("segment_records", [1_000_000, 50])
+def test_a_target_that_does_not_answer_is_refused_or_makes_the_move_fail_while_writes_go_on(
+    segment_records: int,
+) -> None:
+    """Also where the leaders take turns in less time than a target is waited for."""
+
     async def story(world: World) -> None:
         async with world.connect() as log:
             await log.append("t", [b"0"])
@@ -142,4 +147,4 @@ def test_a_target_that_does_not_answer_is_refused_or_makes_the_move_fail_while_w
             with pytest.raises(BadRequest, match="there is no node 9"):
                 await log.move_topic("t", 9)
 
-    run_story(story)
+    run_story(story, segment_records=segment_records)

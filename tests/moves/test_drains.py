@@ -11,7 +11,7 @@ from ister.errors import BadRequest
 from ister.protocol.moves import DrainDescription
 from tests.cluster_world import World, read_all, run_story
 from tests.moves.moving_helpers import written
-from tests.replication.repair_helpers import is_healed, until
+from tests.replication.repair_helpers import is_healed, sealed, until
 
 
 async def drained(log: ister.Log, node_id: int, seconds: float = 300) -> DrainDescription:
@@ -99,6 +99,26 @@ def test_the_last_active_node_is_not_drained() -> None:
             assert world.leader_of("t").node_id == 3
 
     run_story(story)
+
+
+def test_a_drain_waits_for_a_node_that_is_down_rather_than_leave_fewer_copies() -> None:
+    """D1: the copy that stays may have rotted, and nobody knows of it yet (simulation of moves, seed 29)."""
+
+    async def story(world: World) -> None:
+        async with world.connect() as log, world.connect() as asking:
+            for number in range(12):
+                await log.append("t", [b"%d" % number])
+            await until(lambda: is_healed(world, copies=2))
+            leaving, down = (node for node in world.up if node is not world.metadata_leader())
+            down.kill()
+            await asking.drain_node(leaving.node_id)
+            await asyncio.sleep(60)
+            assert all(len(segment.replicas) == 2 for segment in sealed(world))
+            await down.start()
+            await drained(asking, leaving.node_id)
+            assert all(len(segment.replicas) == 2 for segment in sealed(world))
+
+    run_story(story, replicas=2, segment_records=2, repair_after_ms=1_000_000)
 
 
 def test_a_drain_goes_on_when_the_metadata_leader_dies() -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from ister.metadata.state import ClusterState, SegmentState, TopicState
 from ister.protocol.peer import node_of
 from tests.cluster.node import ClusterNode
+from tests.cluster.watch import log_path
 from tests.replicas_sim.watch import ReplicaWatch
 
 
@@ -95,7 +96,12 @@ class Health:
             return False
         state, member = self.view(), node.running.metadata.member
         for topic, segment in self.segments(state):
-            if member not in segment.replicas or segment.is_empty:
+            if segment.is_empty:
+                continue
+            if member not in segment.replicas:
+                # One that left the list keeps its copy until those in it are known to be good (C4).
+                if segment.uid in self._struck and node.disk.exists(log_path(topic, segment)):
+                    return False
                 continue
             others = [m for m in segment.replicas if m != member]
             # Who left for good was taken off the list, if there was nobody to come: it may be a list of one.

@@ -17,11 +17,11 @@ def numbers(count: int, first: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(first, first + count)]
 
 
-async def until(condition: Callable[[], bool], seconds: float = 300) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 300, step: float = 0.1) -> None:
     """What is waited for is the state of many nodes: there is no one event for it."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(step)
 
 
 async def fill(world: World, count: int, first: int = 0, topic: str = "t") -> None:

@@ -162,7 +162,7 @@ def test_a_last_copy_that_could_not_be_read_at_first_is_offered_when_it_can(
     async def story(world: World) -> None:
         away, segment = await left_with_others(world)
         await away.start()
-        await until(lambda: segment.uid in away.broker.replication.leaving.segments)
+        await until(lambda: segment.uid in away.broker.replication.leaving.segments, step=0.001)
         path, cut_first = path_of(world, segment), int(operation == "open")
         rule = away.disk.faults.add(operation, prefix=path, suffix=".log", error=error, after=cut_first)
         await asyncio.sleep(20)
@@ -195,7 +195,7 @@ def test_a_whole_copy_is_not_removed_and_copied_anew_for_the_repair_that_asks_fo
     async def story(world: World) -> None:
         away, segment = await left_with_others(world)
         await away.start()
-        await until(lambda: segment.uid in away.broker.replication.leaving.segments)
+        await until(lambda: segment.uid in away.broker.replication.leaving.segments, step=0.001)
         replication = away.broker.replication
         place = replication.copies.place(away.topic("t").state.uid, segment.uid)
         assert place is not None and away.member not in place.segment.replicas

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
+from ister.broker.topic.known import identity_of
+from ister.protocol.peer import node_of
 from tests.replicas_sim.small import World, play
 
 Lose = Callable[[World, int, str], None]
@@ -175,24 +177,91 @@ def test_a_topic_without_records_fails_over_after_a_follower_was_restarted() -> 
     play(script)
 
 
-def test_a_follower_that_was_there_at_the_opening_and_never_reached_is_not_in_doubt() -> None:
-    """It has no log, and nothing was ever acknowledged from it: it knows that, and nothing is blocked."""
+async def topic_of(world: World, leader: int, seen_by: int) -> str:
+    """A topic that this node leads, made through another one."""
+    async with world.at(seen_by) as log:
+        names = [f"t{number}" for number in range(6)]
+        for name in names:
+            await log.create_topic(name)
+        await world.until(
+            lambda: all(f"default/{name}" in world.nodes[seen_by].running.topics for name in names)
+        )
+    return next(name for name in names if world.leader(name, seen_by=seen_by) == leader)
+
+
+def test_a_follower_that_its_leader_never_reached_has_its_log_and_is_not_in_doubt_after_a_restart() -> None:
+    """It made its log when it heard of the opening. With the leader's disk, the only word that would end a
+    doubt is gone for good."""
 
     async def script(world: World) -> None:
         await world.elect(2)
         world.cut(1, 3)
+        name = await topic_of(world, 1, seen_by=2)
+        path = world.path(world.segment(name, seen_by=2), name)
+        await world.until(lambda: world.nodes[3].disk.exists(path + ".log"))
+        world.nodes[3].lose_power()
         async with world.at(2) as log:
-            names = [f"t{number}" for number in range(6)]
-            for name in names:
-                await log.create_topic(name)
-            name = next(name for name in names if world.leader(name, seen_by=2) == 1)
             await world.send(log, name, b"before")
-            assert not world.nodes[3].disk.exists(world.path(world.segment(name, seen_by=2), name) + ".log")
             world.nodes[1].lose_power()
+            await world.nodes[3].start()
             await world.send(log, name, b"after", session="y")
         assert all(send.offsets for send in world.history.sends)
+        assert not world.nodes[3].disk.exists(path + ".doubt")
         world.heal(1, 3)
         await world.nodes[1].start()
         await world.judge(name)
+
+    play(script)
+
+
+def test_a_follower_that_was_down_at_the_opening_is_not_in_doubt() -> None:
+    """No process on its disk knew of the segment: what it has not it never had, and nothing is blocked."""
+
+    async def script(world: World) -> None:
+        await world.elect(2)
+        world.nodes[3].lose_power()
+        name = await topic_of(world, 1, seen_by=2)
+        segment = world.segment(name, seen_by=2)
+        assert 3 in map(node_of, segment.replicas)
+        world.cut(1, 3)
+        async with world.at(2) as log:
+            await world.send(log, name, b"before")
+            world.nodes[1].lose_power()
+            await world.nodes[3].start()
+            await world.send(log, name, b"after", session="y")
+        assert all(send.offsets for send in world.history.sends)
+        assert not world.nodes[3].disk.exists(world.path(segment, name) + ".doubt")
+        world.heal(1, 3)
+        await world.nodes[1].start()
+        await world.judge(name)
+
+    play(script)
+
+
+def test_logs_of_many_topics_are_made_beside_what_is_applied() -> None:
+    """A node goes on applying the metadata while its disk is slow to make logs."""
+
+    async def script(world: World) -> None:
+        await world.elect(2)
+        world.cut(1, 3)
+        follower, names = world.nodes[3], [f"t{number}" for number in range(20)]
+        member = follower.running.metadata.member
+
+        def missing() -> list[str]:
+            """Logs of what it follows."""
+            state = follower.running.metadata.state
+            followed = [topic for topic in state.topics.values() if topic.uid in state.followed_by(member)]
+            paths = [identity_of(topic, topic.open_segment).path + ".log" for topic in followed]
+            return [path for path in paths if not follower.disk.exists(path)]
+
+        slow = follower.disk.slow(0.2)
+        async with world.at(2) as log:
+            for name in names:
+                await log.create_topic(name)
+        await world.until(lambda: len(follower.running.topics) == len(names))
+        assert missing()
+        follower.disk.faults.remove(slow)
+        await world.until(lambda: not missing())
+        world.heal(1, 3)
 
     play(script)

@@ -47,6 +47,8 @@ log = logging.getLogger("ister.metadata")
 PROPOSE_SECONDS = 10.0
 HAND_OVER_SECONDS = 1.0
 REFUSED_SECONDS = 5.0
+NOTHING_FOUND = 1 << 62
+"""Nobody has looked at the metadata's log yet: no index lies above."""
 
 ServeOther = Callable[[int, bytes, bytes], Awaitable[bytes]]
 """Answers what another part of the node is asked by its peers: kind, header, payload -> the answer."""
@@ -92,8 +94,8 @@ class ReplicatedMetadata:
         self.starts = starts
         self.announced = asyncio.Event()
         """Set once this node knows what the cluster knew when it was started, and the cluster of it."""
-        self.announced_at: int | None = None
-        """The index that this node had applied then."""
+        self.last_index_found = NOTHING_FOUND
+        """Where the metadata's log on this disk ended when this process began."""
         self.serve_other: ServeOther = _serve_nothing
         self.serve_replicas: ServeReplicas = _serve_no_replicas
         self.on_fatal = on_fatal
@@ -156,7 +158,13 @@ class ReplicatedMetadata:
         hints = known if known is not None else await self._known.load()
         is_new = found or known is not None
         founding = bootstrap_state([self.member]) if found else None
-        await self.raft.start(founding, may_be_new=is_new, check=check)
+
+        async def look(status: RaftStatus) -> None:
+            self.last_index_found = status.last_index
+            if check is not None:
+                await check(status)
+
+        await self.raft.start(founding, may_be_new=is_new, check=look)
         self._is_open = True
         self._know(hints)
         self.refresh_links()
@@ -377,8 +385,6 @@ class ReplicatedMetadata:
     def _look_for_myself(self) -> None:
         known = self.state.nodes.get(self.myself.node_id)
         if known is not None and known == node_state_of(upsert_of(self.myself, self.starts)):
-            if not self.announced.is_set():
-                self.announced_at = self.state.applied_index
             self.announced.set()
 
 

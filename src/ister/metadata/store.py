@@ -32,9 +32,9 @@ class MetadataStore(Protocol):
         ...
 
     @property
-    def announced_at(self) -> int | None:
-        """What was applied here when this start was announced; None until it is. A segment with a higher uid
-        was opened while this process was there."""
+    def last_index_found(self) -> int:
+        """Where the metadata's log on this disk ended when this process began. Entries are on this disk
+        before they are applied here: so no process before this one has applied what has a higher index."""
         ...
 
     @property

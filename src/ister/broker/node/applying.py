@@ -44,7 +44,8 @@ class Applying:
             return
         match command:
             case CreateTopic():
-                self._make(broker.metadata.state.topics[command.name])
+                made = self._make(broker.metadata.state.topics[command.name])
+                broker.replication.opened(made.state)
                 broker.sync_leases()
             case DeleteTopic():
                 self._topic_deleted(command.topic_uid)
@@ -56,6 +57,7 @@ class Applying:
                 broker.replication.sealed(topic.state, sealed)
                 if broker.history is not None:
                     broker.history.exporting.sealed(topic.state.uid, sealed.uid)
+                broker.replication.opened(topic.state)
                 topic.chain_changed()
             case BeginRecovery():
                 topic = self._topic_of(command.topic_uid)

@@ -242,6 +242,12 @@ class NodeReplication:
         self.standings.recovery_began(topic.uid)
         self._watch.recovery_began(topic)
 
+    def opened(self, topic: TopicState) -> None:
+        """The topic has another open segment: where it is to be followed, its log is made (P3)."""
+        segment = topic.open_segment
+        if self.member in segment.replicas and segment.leader != self.member:
+            self.copies.followers.opened(topic.uid, segment.uid)
+
     def sealed(self, topic: TopicState, segment: SegmentState) -> None:
         assert segment.end_offset is not None
         self.recoveries.sealed(segment.uid, segment.end_offset)
@@ -275,6 +281,7 @@ class NodeReplication:
         for topic in self._broker.topics.values():
             if topic.state.open_segment.recovery:
                 topic.leadership.recovery_began()
+            self.opened(topic.state)
         followed = set(self.metadata.state.followed_by(self.member).values())
         self._broker.spawn(self.copies.forget_all_but(followed))
         if self._broker.upkeep.may_remove:

@@ -43,14 +43,14 @@ class Moving:
         """Begin the move that is wanted, if it can be."""
         move = self._wanted()
         if move is not None and not why_not_led_by(move.target, seen_by(self._storage)):
-            self._unable = None
             self._storage.reach(Step.BEGUN)
             self._rolling_over.roll_over(Why.MOVE)
 
     async def look_after(self) -> None:
-        """The same; and give it up if its target could not lead for too long."""
+        """The same; and give it up if its target could not lead for too long. Every node looks: of leaders
+        that take turns sooner than that, none would have seen enough by itself."""
         self.look()
-        move = self._wanted()
+        move = wanted_move(self._storage, self._topic.state)
         fault = why_not_led_by(move.target, seen_by(self._storage)) if move is not None else ""
         if move is None or not fault:
             self._unable = None
@@ -58,7 +58,7 @@ class Moving:
         now = self._storage.clock.monotonic()
         if self._unable is None or self._unable[0] != move.id:
             self._unable = move.id, now
-        elif now - self._unable[1] >= TARGET_SECONDS:
+        elif now - self._unable[1] >= TARGET_SECONDS and self._topic.leads:
             log.warning("move %d of %s fails: %s", move.id, self._topic.state.name, fault)
             await self._storage.metadata.propose(FailMove(move.id, fault))
 

@@ -29,9 +29,12 @@ def drain_step(
         return None
     staying = [member for member in segment.replicas if member not in drained]
     others = [member for member in alive if member not in drained and member not in segment.replicas]
-    count = min(wanted, sum(member not in drained for member in alive))
+    # One that is only down comes back, and has a copy then: nobody leaves for fewer copies than there can be.
+    count = min(wanted, sum(member not in drained for member in active))
     there = [member for member in staying if member in active]
-    if len(there) < max(1, count) and others:
+    if len(there) < max(1, count):
+        if not others:
+            return None
         target = min(others, key=lambda member: (member in avoided, held.get(member, 0), member))
         if segment.is_empty:
             return [*staying, target], 0  # there is nothing to copy

@@ -29,7 +29,7 @@ from ister.wal.checking import check_run
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import FlushJob
 from ister.wal.recovery import Synced
-from ister.wal.segment import Segment
+from ister.wal.segment import FsyncPolicy, Segment
 from ister.wal.tail import Bytes
 
 log = logging.getLogger("ister.replication.stream.follower")
@@ -132,6 +132,7 @@ class Follower:
         assert log_ is not None
         if caller is not self._leads:
             self._check_leads(caller)
+            log_.policy = FsyncPolicy(message.fsync)
         if message.base_offset > log_.end_offset:
             end = log_.durable_end
             _answer(caller, Replicated(self.segment_uid, end, Refusal.GAP, question=message.question))
@@ -157,15 +158,11 @@ class Follower:
             self.ends_doubt = False
             self._on_doubt_ended(self)
 
-    def is_led_by(self, caller: Caller) -> bool:
-        assert caller.hello is not None, "frames are taken after a hello only"
-        return caller.hello.node.member == self.leader
-
     def _check_leads(self, caller: Caller) -> None:
         """What holds of replicas rests on one process having written all of a segment (A3). Who sends and
         does not lead ends the connection, and nothing of it is taken."""
-        if not self.is_led_by(caller):
-            assert caller.hello is not None
+        assert caller.hello is not None, "frames are taken after a hello only"
+        if caller.hello.node.member != self.leader:
             sender = caller.hello.node
             raise BadRequest(
                 f"node {sender.node_id} (disk {sender.disk_id}) sent frames of segment {self.segment_uid}: "

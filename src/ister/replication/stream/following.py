@@ -5,14 +5,16 @@ for a segment that was sealed since, or before this node has heard of it. A log 
 opened again when the leader asks next, and what this process had answered for is known until then: a tail
 that the failed write left is no loss (P3). A log that is missing or emptied is begun anew, in doubt: it may
 have had what was acknowledged. The doubt ends when the log has all that its leader, after hearing where it
-ends, calls committed; the leader says so of an empty segment too, as soon as it is opened.
+ends, calls committed; the leader says so of an empty segment too. It may never say it: so a log is made, with
+its head, as soon as this node hears that its segment was opened (`opened`), and waits for no leader. Else a
+node that was restarted before the leader's first word, and whose leader then lost its disk, stays in doubt.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Set
+from collections.abc import Callable, Coroutine, Set
 from contextlib import AbstractAsyncContextManager
 
 from ister.callers import Caller
@@ -35,6 +37,9 @@ from ister.wal.segment import FsyncPolicy
 from ister.wal.tail import HotTail
 
 log = logging.getLogger("ister.replication.stream.following")
+
+MADE_AT_ONCE = 4
+"""So many logs are made side by side when many segments are opened at once."""
 
 
 class Followers:
@@ -69,7 +74,10 @@ class Followers:
         """Of logs that could not be written, and were not opened again yet."""
         self._disk_faults: dict[int, str] = {}
         """Of logs that could not be written or opened for their disk's sake, and were not written since."""
-        self._forgetting: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._to_make: dict[int, int] = {}
+        """Segments that were opened, and whose logs are to be made: the topics that they are of."""
+        self._makers = 0
 
     def __len__(self) -> int:
         return len(self._by_segment)
@@ -97,20 +105,55 @@ class Followers:
         if caller.hello is not None and not self._is_last_call(caller, caller.hello.node.member):
             return  # its sender has given that connection up, and sends all of it again on the next one
         message = decode_header(Replicate, header)
-        follower = before = self._by_segment.get(message.segment_uid)
+        follower = self._by_segment.get(message.segment_uid)
         if follower is None or follower.may_begin_again:
-            follower = self._by_segment[message.segment_uid] = Follower(
-                message.segment_uid,
-                lambda made: asyncio.get_running_loop().create_task(
-                    self._open(made, caller, message, before)
-                ),
-                lambda: self._on_committed(message.topic_uid),
-                self._not_opened,
-                self._doubt_ended,
-                self._counters,
-                self._disk_faults,
-            )
+            follower = self._follow(message.topic_uid, message.segment_uid)
         follower.received(caller, message, payload)
+
+    def _follow(self, topic_uid: int, segment_uid: int) -> Follower:
+        before = self._by_segment.get(segment_uid)
+        found = self._by_segment[segment_uid] = Follower(
+            segment_uid,
+            lambda made: asyncio.get_running_loop().create_task(
+                self._open(made, topic_uid, segment_uid, before)
+            ),
+            lambda: self._on_committed(topic_uid),
+            self._not_opened,
+            self._doubt_ended,
+            self._counters,
+            self._disk_faults,
+        )
+        return found
+
+    # What the metadata tells.
+
+    def opened(self, topic_uid: int, segment_uid: int) -> None:
+        """This segment was opened: if this process is the first here to know of it, its log is made."""
+        if self._witness.has_made_none(segment_uid) and segment_uid not in self._by_segment:
+            self._to_make[segment_uid] = topic_uid
+            if self._makers < MADE_AT_ONCE:
+                self._makers += 1
+                self._start(self._make_logs())
+
+    async def _make_logs(self) -> None:
+        """Whoever cannot be made now is made when its leader speaks."""
+        try:
+            while self._to_make:
+                segment_uid = next(iter(self._to_make))
+                topic_uid = self._to_make.pop(segment_uid)
+                place = self._places.place(topic_uid, segment_uid)
+                is_open = place is not None and not place.segment.is_sealed
+                if is_open and segment_uid not in self._by_segment:
+                    opening = self._follow(topic_uid, segment_uid).opening
+                    assert opening is not None
+                    await asyncio.wait([opening])
+        finally:
+            self._makers -= 1
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _is_last_call(self, caller: Caller, member: int) -> bool:
         last = self._last_calls.get(member)
@@ -125,21 +168,19 @@ class Followers:
             del self._by_segment[follower.segment_uid]
 
     async def _open(
-        self, follower: Follower, caller: Caller, message: Replicate, before: Follower | None
+        self, follower: Follower, topic_uid: int, segment_uid: int, before: Follower | None
     ) -> FollowedSegment:
         """`before` could not write its log, and has said so. What it had answered for it still has."""
         if before is not None:
-            self._known[message.segment_uid] = await before.known()
-        async with self._lock(message.segment_uid):
-            place = await self._places.find(message.topic_uid, message.segment_uid, message.segment_uid)
+            self._known[segment_uid] = await before.known()
+        async with self._lock(segment_uid):
+            place = await self._places.find(topic_uid, segment_uid, segment_uid)
             state = place.segment
             if self._member not in state.replicas or state.leader == self._member:
                 raise UnknownTopic(f"this node does not follow {place.identity.key}")
             if state.is_sealed or state.recovery:
                 raise SegmentFenced(f"{place.identity.key} is sealed, or being recovered")
             follower.leader = state.leader
-            # One that does not lead is refused when its message is taken; it has no say before that either.
-            policy = FsyncPolicy(message.fsync) if follower.is_led_by(caller) else FsyncPolicy.FSYNC
             known = self._known.get(state.uid, Known())
             may_be_missing = self._witness.has_made_none(state.uid)
             recovered = await run_to_end(
@@ -158,16 +199,14 @@ class Followers:
                 leases=self._leases,
                 commits=self._commits,
                 tail=self._hot.of_segment(),
-                policy=policy,
+                policy=FsyncPolicy.FSYNC,  # until the leader says otherwise
             )
             opened.commit_told(known.commit_end)
             return opened
 
     def _doubt_ended(self, follower: Follower) -> None:
         """The log has all that may have been acknowledged from here."""
-        task = asyncio.get_running_loop().create_task(self._forget_doubt(follower))
-        self._forgetting.add(task)
-        task.add_done_callback(self._forgetting.discard)
+        self._start(self._forget_doubt(follower))
 
     async def _forget_doubt(self, follower: Follower) -> None:
         uid = follower.segment_uid
@@ -208,9 +247,10 @@ class Followers:
         return known
 
     async def close(self) -> None:
+        self._to_make.clear()
         for uid in list(self._by_segment):
             await self.end(uid, Refusal.STORAGE)
-        await asyncio.gather(*self._forgetting)
+        await asyncio.gather(*self._tasks)
 
 
 def _open_copy(disk: Disk, place: Place, synced: Synced | None, may_be_missing: bool) -> Recovered:
