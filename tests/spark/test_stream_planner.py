@@ -476,9 +476,23 @@ def test_whoever_pins_is_told_what_the_query_still_needs(log: sync.Log, run: Run
     assert name.startswith("report-") and query.pinned.released == [name]
     assert [places for _, places in query.pinned.told] == [
         {"default/told-where": 0},
+        {"default/told-where": 0},
         {"default/told-where": 4},
         {"default/told-where": 4},
     ]
+
+
+def test_a_run_that_begins_with_the_batch_of_its_checkpoint_pins_what_that_needs(
+    log: sync.Log, run: Run
+) -> None:
+    log.append("told-again", [b"x"] * 4)
+    query = run("told-again", startingOffsets="earliest", groupIdPrefix="report")
+    query.trigger()
+    log.append("told-again", [b"x"] * 3)
+    query.trigger()
+    next_run = run("told-again", after=query)
+    assert next_run.again() == [("told-again", 4, 7)]
+    assert next_run.pinned.told == [(query.pinned.told[0][0], {"default/told-again": 4})]
 
 
 def test_the_progress_of_a_query_shows_where_its_topics_end(log: sync.Log, run: Run) -> None:

@@ -227,12 +227,17 @@ class StreamPlanner:
         is done again was asked for anew, and is another one now."""
         read = self._options.read
         is_again = start.reader != end.reader
-        whole: list[OffsetRange] = []
+        needed: dict[str, TopicPlace] = {}
         for topic, place in end.topics.items():
             before = None if is_again else start.topics.get(topic)
             first = place.began if before is None or before.uid != place.uid else before.offset
-            if first < place.offset:
-                whole += self._range(topic, place.uid, first, place.offset)
+            needed[topic] = place._replace(offset=min(first, place.offset))
+        # A run that begins with a batch that its checkpoint has asks for no `latest` before that is done.
+        self._pin.hold(end.reader or self._reader, needed)
+        whole: list[OffsetRange] = []
+        for topic, place in needed.items():
+            if place.offset < end.topics[topic].offset:
+                whole += self._range(topic, place.uid, place.offset, end.topics[topic].offset)
         return divide(whole, os.cpu_count() or 1, read.min_partitions, read.max_records_per_partition)
 
     def _range(self, topic: str, uid: int, start: int, end: int) -> Iterable[OffsetRange]:
