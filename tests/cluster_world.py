@@ -24,6 +24,7 @@ from ister.broker.node.broker import Broker
 from ister.broker.topic.topic_log import TopicLog
 from ister.config import BrokerConfig
 from ister.errors import InvariantBroken, IsterError
+from ister.metadata.codec import COMMANDS, CommandSet
 from ister.protocol.peer import node_of
 from ister.testing import Loss, MemoryStore, SimClock, SimDisk, SimNetwork, SimProcess, VirtualLoop, simulate
 from ister.testing.object_store import MemoryClient
@@ -50,6 +51,8 @@ class WorldNode:
         self.broker: Broker
         self.server: Server
         self.is_up = False
+        self.build = world.build
+        """What its next process knows."""
 
     @property
     def address(self) -> str:
@@ -90,7 +93,13 @@ class WorldNode:
         network = self.world.network.host(self.host)
         self.store = self.world.store.client(self.host) if self.world.store is not None else None
         self.broker = Broker(
-            config, self.disk.mount(), self.clock, network, on_fatal=self._on_fatal, store=self.store
+            config,
+            self.disk.mount(),
+            self.clock,
+            network,
+            on_fatal=self._on_fatal,
+            store=self.store,
+            commands=self.build,
         )
         self.server = Server(self.broker, network, lambda: 0)
         self.broker.commits.after_cycle = self.server.flush
@@ -137,8 +146,16 @@ class WorldNode:
 
 
 class World:
-    def __init__(self, loop: VirtualLoop, settings: dict[str, Any], *, has_store: bool = False) -> None:
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        settings: dict[str, Any],
+        *,
+        has_store: bool = False,
+        build: CommandSet = COMMANDS,
+    ) -> None:
         self.loop = loop
+        self.build = build
         self.store = MemoryStore(loop.fork("store"), trace=loop.trace) if has_store else None
         self.network = SimNetwork(loop.fork("network"), trace=loop.trace)
         self.settings = settings
@@ -210,13 +227,15 @@ def run_story(
     seed: int = 1,
     seconds: float = 3600,
     has_store: bool = False,
+    build: CommandSet = COMMANDS,
     **settings: Any,
 ) -> T:
     """Run it against a settled cluster with these settings of all brokers; one replica unless they say
-    more. With `has_store` their history is in a simulated store, `world.store`."""
+    more. With `has_store` their history is in a simulated store, `world.store`. `build` is what nodes
+    know."""
 
     async def main(loop: VirtualLoop) -> T:
-        world = World(loop, settings, has_store=has_store)
+        world = World(loop, settings, has_store=has_store, build=build)
         await world.grow(nodes)
         try:
             return await story(world)

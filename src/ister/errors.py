@@ -307,6 +307,14 @@ class NodeIdInUse(IsterError):
     default_hint = "Give the new node an id of its own with --node-id."
 
 
+class BuildTooOld(IsterError):
+    """A node's build does not know what was asked for, or what its cluster has used already."""
+
+    code = "build-too-old"
+    wire = 58
+    default_hint = "Upgrade the node named to the version of the others."
+
+
 class ControlRefused(IsterError):
     code = "control-refused"
     wire = 32

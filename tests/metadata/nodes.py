@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ister.errors import InvariantBroken, IsterError
+from ister.metadata.codec import COMMANDS, CommandSet
 from ister.metadata.commands import CreateTopic, Result, SealSegment
 from ister.metadata.replicated import ReplicatedMetadata
 from ister.protocol.messages import TopicSettings
@@ -37,6 +38,8 @@ class Node:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the node was told to stop, as a broker would then."""
     restored: int = 0
+    build: CommandSet = COMMANDS
+    """What its next process knows."""
 
     @property
     def name(self) -> str:
@@ -74,6 +77,7 @@ class Node:
             on_fatal=self._on_fatal,
             on_restored=self._on_restored,
             snapshot_every=self.snapshot_every,
+            commands=self.build,
         )
         return self.store
 

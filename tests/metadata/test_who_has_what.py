@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ister.metadata.commands import (
@@ -260,7 +261,7 @@ def test_r2_damage_that_was_found_keeps_the_others() -> None:
 def test_i2_another_disk_takes_a_place_only_if_what_is_left_is_enough() -> None:
     state, _ = sealed_on(whole=ALL)
     comes = node(3, 9, starts=0, client_port=0)
-    named = type(comes)(*(getattr(comes, one) for one in comes.__struct_fields__[:-1]), by_name=True)
+    named = msgspec.structs.replace(comes, by_name=True)
     assert report(state, ONE, Reported.DAMAGED) is Result.APPLIED
     assert apply(state, named) is Result.REFUSED
     assert report(state, ONE, Reported.WHOLE, number=2) is Result.APPLIED

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ister.metadata.commands import FoundCluster, Outcome, RemoveNode, Result, UpsertNode
 from ister.metadata.copies import may_leave, staying
 from ister.metadata.nodes import NodeState, node_state_of
+from ister.metadata.shapes import Shapes, what_lacks
 from ister.metadata.topics import SegmentState, TopicState
 from ister.protocol.peer import identity_fault, node_of
 
@@ -27,7 +28,11 @@ def found_cluster(state: ClusterState, index: int, command: FoundCluster) -> Out
 
 def upsert_node(state: ClusterState, index: int, command: UpsertNode) -> Outcome:
     told = node_state_of(command)
-    refused = identity_fault(told.node_id, told.disk_id) or _why_not(state, told, command)
+    refused = (
+        identity_fault(told.node_id, told.disk_id)
+        or why_too_old(state, told.node_id, told.knows)
+        or _why_not(state, told, command)
+    )
     if refused:
         return Outcome(Result.REFUSED, index, refused)
     known = state.nodes.get(told.node_id)
@@ -39,6 +44,12 @@ def upsert_node(state: ClusterState, index: int, command: UpsertNode) -> Outcome
         state.reports.pop(told.member, None)  # each start counts anew
     state.nodes[told.node_id] = told
     return Outcome(Result.APPLIED, index)
+
+
+def why_too_old(state: ClusterState, node_id: int, knows: Shapes) -> str:
+    """Why a build that knows this cannot have the state of this cluster; empty if it can."""
+    lacks = what_lacks(knows, state.used) if knows else ""
+    return f"the build of node {node_id} does not know {lacks}, which this cluster has used" if lacks else ""
 
 
 def _why_not(state: ClusterState, told: NodeState, command: UpsertNode) -> str:

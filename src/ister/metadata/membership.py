@@ -18,6 +18,7 @@ import msgspec
 
 from ister.errors import (
     BadRequest,
+    BuildTooOld,
     ConnectionFailed,
     IsterError,
     JoinFailed,
@@ -27,6 +28,7 @@ from ister.errors import (
     Overloaded,
     RequestTimeout,
 )
+from ister.metadata.announcing import why_too_old
 from ister.metadata.commands import RemoveNode, Result
 from ister.metadata.nodes import upsert_of
 from ister.metadata.proposing import ATTEMPT_SECONDS
@@ -77,7 +79,7 @@ class Members:
         deadline = loop.time() + timeout
         store = self._store
         # Registered as a start that is over: what it says of itself when it is there is news again.
-        header = encode_header(Join(store.myself, store.starts - 1, replaces))
+        header = encode_header(Join(store.myself, store.starts - 1, replaces, dict(store.commands.known)))
         asked = ", ".join(f"{host}:{port}" for host, port in addresses)
         while True:
             for host, port in addresses:
@@ -146,13 +148,16 @@ class Members:
             header = encode_header(join)
             answer = await store.proposals.ask_leader(PeerKind.JOIN, header, timeout=ATTEMPT_SECONDS)
             return decode_header(JoinAnswer, answer)
+        too_old = why_too_old(store.state, node.node_id, join.knows)
+        if too_old:
+            raise BuildTooOld(too_old)
         known = store.state.nodes.get(node.node_id)
         if known is not None and known.disk_id != node.disk_id and self._is_alive(known.member):
             raise NodeIdInUse(f"node {node.node_id} is in the cluster already, on another disk, and is alive")
         # Where clients find it, it says itself, when it is there: until then nothing is given to it.
         node = msgspec.structs.replace(node, client_host="", client_port=0)
         replaced = known if known is not None and known.disk_id != node.disk_id else None
-        command = upsert_of(node, join.starts, replaces=join.replaces, replaced=replaced)
+        command = upsert_of(node, join.starts, join.knows, replaces=join.replaces, replaced=replaced)
         outcome = await store.propose(command, ATTEMPT_SECONDS)
         if not outcome.ok:
             raise BadRequest(f"node {node.node_id} may not join: {outcome.detail}", hint=REPLACE_HINT)

@@ -24,6 +24,8 @@ class NodeState(msgspec.Struct, array_like=True, frozen=True):
     peer_port: int
     client_host: str
     client_port: int
+    knows: dict[str, int] = {}
+    """The shapes that its build knows (`metadata.shapes`). Empty if it did not tell: then nobody looks."""
 
     @property
     def member(self) -> int:
@@ -101,11 +103,17 @@ def node_state_of(command: UpsertNode) -> NodeState:
         command.peer_port,
         command.client_host,
         command.client_port,
+        command.knows,
     )
 
 
 def upsert_of(
-    node: NodeAddress, starts: int, *, replaces: bool = False, replaced: NodeState | None = None
+    node: NodeAddress,
+    starts: int,
+    knows: Mapping[str, int],
+    *,
+    replaces: bool = False,
+    replaced: NodeState | None = None,
 ) -> UpsertNode:
     return UpsertNode(
         node.node_id,
@@ -118,4 +126,5 @@ def upsert_of(
         replaces,
         replaced.starts if replaced is not None else 0,
         replaced.member if replaced is not None else 0,
+        knows=dict(knows),
     )

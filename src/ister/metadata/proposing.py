@@ -20,8 +20,7 @@ from typing import TypeVar
 import msgspec
 
 from ister.errors import ConnectionFailed, NotLeader, Overloaded, RequestTimeout, ShuttingDown
-from ister.metadata.codec import encode_command
-from ister.metadata.commands import Command, Outcome
+from ister.metadata.commands import Outcome
 from ister.peers import Peers
 from ister.protocol.peer import PeerKind
 from ister.raft.driver import RaftNode
@@ -52,8 +51,9 @@ class Proposals:
         self.is_stopping = False
         """Then a majority that does not answer is not waited for: the next start goes on from here."""
 
-    async def propose(self, command: Command, timeout: float) -> Outcome:
-        loop, data = asyncio.get_running_loop(), encode_command(command)
+    async def propose(self, data: bytes, timeout: float) -> Outcome:
+        """`data` is a command."""
+        loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         outcome = await self._persist(
             lambda seconds: self.propose_once(data, seconds), timeout, "metadata could not be changed"

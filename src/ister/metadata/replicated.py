@@ -14,25 +14,29 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import NoReturn
 
 import msgspec
 
 from ister.background import Background
 from ister.errors import (
     BadRequest,
+    BuildTooOld,
     DataDirectoryError,
     IsterError,
     NotLeader,
 )
 from ister.io.disk import Disk
 from ister.io.network import Network
+from ister.metadata.announcing import why_too_old
 from ister.metadata.changes import Change, Changes
-from ister.metadata.codec import decode_command
+from ister.metadata.codec import COMMANDS, CommandSet, encode_command
 from ister.metadata.commands import Command, FoundCluster, Outcome, RemoveNode, Result, UpsertNode
 from ister.metadata.known import KnownNodes
 from ister.metadata.membership import Members
 from ister.metadata.nodes import address_of, node_state_of, upsert_of
 from ister.metadata.proposing import ATTEMPT_SECONDS, Proposals
+from ister.metadata.shapes import Shapes, what_lacks
 from ister.metadata.state import ClusterState
 from ister.metadata.store import Watcher
 from ister.peers import Peers
@@ -86,7 +90,10 @@ class ReplicatedMetadata:
         raft_config: RaftConfig | None = None,
         tick_seconds: float = TICK_SECONDS,
         snapshot_every: int = SNAPSHOT_EVERY,
+        commands: CommandSet = COMMANDS,
     ) -> None:
+        self.commands = commands
+        """What this build knows."""
         self.state = ClusterState()
         self.changes = Changes()
         self.myself = myself
@@ -200,14 +207,15 @@ class ReplicatedMetadata:
             try:
                 if not self.state.cluster_id:
                     await self.propose(FoundCluster(self.cluster_id))
-                outcome = await self.propose(upsert_of(self.myself, self.starts))
+                outcome = await self.propose(upsert_of(self.myself, self.starts, self.commands.known))
             except IsterError as error:
                 if self.raft.failure is not None:
                     return
                 log.debug("this start could not be announced yet: %s", error)
                 continue
             if outcome.result is Result.REFUSED:
-                self.on_fatal(DataDirectoryError(outcome.detail))
+                too_old = why_too_old(self.state, self.myself.node_id, self.commands.known)
+                self.on_fatal(BuildTooOld(too_old) if too_old else DataDirectoryError(outcome.detail))
                 return
 
     # Where the others are.
@@ -242,7 +250,21 @@ class ReplicatedMetadata:
         self._watchers.append(watcher)
 
     async def propose(self, command: Command, timeout: float = PROPOSE_SECONDS) -> Outcome:
-        return await self.proposals.propose(command, timeout)
+        data = encode_command(command)
+        needed = self.commands.read(data).needed
+        self._check_all_know(needed)
+        outcome = await self.proposals.propose(data, timeout)
+        if outcome.result is Result.REFUSED:
+            self._check_all_know(needed)  # one may have come meanwhile
+        return outcome
+
+    def _check_all_know(self, needed: Shapes) -> None:
+        node_id, lacks = self.state.who_lacks(needed)
+        if node_id:
+            raise BuildTooOld(
+                f"node {node_id} runs a build that does not know {lacks}",
+                hint=f"Upgrade node {node_id} to the version of the others, or remove it for good.",
+            )
 
     async def read_index(self, timeout: float = PROPOSE_SECONDS) -> None:
         """Returns once this node's state has everything that was committed anywhere when it was called."""
@@ -363,8 +385,11 @@ class ReplicatedMetadata:
     # Applying.
 
     def applied(self, index: int, data: bytes) -> Outcome:
-        command = decode_command(data)
-        outcome = self.state.apply(index, command)
+        command, needed, lacks = self.commands.read(data)
+        if lacks and self.state.all_know(needed):
+            self._stop_for_want_of(lacks)
+        command = None if lacks else command
+        outcome = self.state.apply(index, command, needed)
         if isinstance(command, UpsertNode | RemoveNode) and outcome.ok:
             self._look_for_myself()
             self.refresh_links()
@@ -376,15 +401,27 @@ class ReplicatedMetadata:
         return outcome
 
     def restored(self, data: bytes) -> None:
-        self.state = ClusterState.from_bytes(data)
+        state = ClusterState.from_bytes(data)
+        lacks = what_lacks(self.commands.known, state.used)
+        if lacks:
+            self._stop_for_want_of(lacks)
+        self.state = state
         self._look_for_myself()
         self.refresh_links()
         self.changes.restored(self.state.applied_index)
         self._on_restored()
 
+    def _stop_for_want_of(self, lacks: str) -> NoReturn:
+        raise BuildTooOld(
+            f"the metadata of node {self.myself.node_id} has {lacks}, which this build does not know",
+            hint="Start it with the version that it had before, or a newer one. Nothing was changed.",
+        )
+
     def _look_for_myself(self) -> None:
         known = self.state.nodes.get(self.myself.node_id)
-        if known is not None and known == node_state_of(upsert_of(self.myself, self.starts)):
+        if known is not None and known == node_state_of(
+            upsert_of(self.myself, self.starts, self.commands.known)
+        ):
             self.announced.set()
 
 

@@ -20,6 +20,7 @@ from ister.metadata.commands import Command, Outcome, Result
 from ister.metadata.drains import Drains, DrainState
 from ister.metadata.moves import Moves, MoveState
 from ister.metadata.nodes import NodeState, is_active
+from ister.metadata.shapes import NOTHING, Shapes, what_lacks
 from ister.metadata.topics import LostRange, SegmentState, TopicState
 
 __all__ = ["ClusterState", "LostRange", "NodeState", "SegmentState", "TopicState"]
@@ -36,6 +37,7 @@ class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
     reports: list[tuple[int, int]] = []
     moves: list[MoveState] = []
     drains: list[DrainState] = []
+    used: dict[str, int] = {}
 
 
 class ClusterState:
@@ -49,6 +51,8 @@ class ClusterState:
         """Members that were removed or replaced: never to come back. Their nodes may, on other disks (I2)."""
         self.reports: dict[int, int] = {}
         """By member: the number of the last report of its copies, of the start that is known (C2)."""
+        self.used: dict[str, int] = {}
+        """The largest of each shape that was ever applied: a build that lacks one cannot have this state."""
         self.moves: Moves = Moves()
         self.drains: Drains = Drains()
         self.topics_by_uid: dict[int, TopicState] = {}
@@ -95,11 +99,29 @@ class ClusterState:
         for member in opened.replicas:
             self._followed.get(member, {}).pop(topic.uid, None)
 
-    def apply(self, index: int, command: Command | None) -> Outcome:
+    def who_lacks(self, needed: Shapes) -> tuple[int, str]:
+        """The first node whose build does not know all of it, and what it lacks; 0 if there is none."""
+        for node in self.nodes.values():
+            if node.knows and (lacks := what_lacks(node.knows, needed)):
+                return node.node_id, lacks
+        return 0, ""
+
+    def all_know(self, needed: Shapes) -> bool:
+        """Whether this was applied wherever a node of this cluster is."""
+        return any(node.knows for node in self.nodes.values()) and not self.who_lacks(needed)[0]
+
+    def apply(self, index: int, command: Command | None, needed: Shapes = NOTHING) -> Outcome:
+        """`needed` is what a build has to know for it: what any node lacks changes nothing on all of them."""
         invariant(index == self.applied_index + 1, f"index {index} applied after {self.applied_index}")
         self.applied_index = index
+        node_id, lacks = self.who_lacks(needed)
+        if node_id:
+            return Outcome(Result.REFUSED, index, f"the build of node {node_id} does not know {lacks}")
         if command is None:
             return Outcome(Result.REFUSED, index, "this build does not know the command")
+        for name, fields in needed.items():
+            if self.used.get(name, -1) < fields:
+                self.used[name] = fields
         return apply_command(self, index, command)
 
     # For those who apply a command: what is derived stays right.
@@ -138,6 +160,7 @@ class ClusterState:
                 list(self.reports.items()),
                 self.moves.to_list(),
                 list(self.drains.rows.values()),
+                self.used,
             )
         )
 
@@ -151,6 +174,7 @@ class ClusterState:
         state.reports = dict(snapshot.reports)
         state.moves = Moves(snapshot.moves)
         state.drains = Drains(snapshot.drains)
+        state.used = dict(snapshot.used)
         for topic in snapshot.topics:
             state.add(topic)
         return state

@@ -11,6 +11,8 @@ import struct
 from enum import IntEnum
 from typing import Final
 
+import msgspec
+
 from ister.errors import BadRequest, UnsupportedVersion
 from ister.protocol.messages import PREAMBLE_MAGIC, Message
 from ister.protocol.text import is_text
@@ -99,6 +101,8 @@ class Join(Message, frozen=True):
     starts: int
     replaces: bool = False
     """The disk that the node had before is gone for good, and with it whatever only that one had."""
+    knows: dict[str, int] = msgspec.field(default_factory=dict)
+    """The shapes that its build knows (`metadata.shapes`)."""
 
 
 class JoinAnswer(Message, frozen=True):

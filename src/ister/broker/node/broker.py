@@ -49,6 +49,7 @@ from ister.io.clock import Clock
 from ister.io.disk import Disk
 from ister.io.network import Network
 from ister.io.object_store import ObjectStore
+from ister.metadata.codec import COMMANDS, CommandSet
 from ister.metadata.commands import AlterTopic, Command, DeleteTopic, Outcome, TrimTopic
 from ister.metadata.replicated import ReplicatedMetadata
 from ister.metadata.state import NodeState, SegmentState, TopicState
@@ -85,8 +86,10 @@ class Broker:
         after_cycle: Callable[[], None] | None = None,
         on_fatal: Callable[[IsterError], None] | None = None,
         store: ObjectStore | None = None,
+        commands: CommandSet = COMMANDS,
     ) -> None:
-        """`store` is where the history is; None in local mode."""
+        """`store` is where the history is; None in local mode. `commands` is what this build knows."""
+        self._commands = commands
         self.config = config
         self._store = store
         self.history: History | None = None
@@ -159,6 +162,7 @@ class Broker:
             self._network,
             on_fatal=self._fatal,
             on_restored=self._restored,
+            commands=self._commands,
         )
         self.replication = NodeReplication(self)
         self.metadata.serve_replicas = self.replication.serve

@@ -26,6 +26,7 @@ from ister.errors import DataDirectoryError, IsterError, JoinFailed
 from ister.io.clock import Clock
 from ister.io.disk import Disk
 from ister.io.network import Network
+from ister.metadata.codec import CommandSet
 from ister.metadata.replicated import Check, ReplicatedMetadata
 from ister.protocol.peer import JoinAnswer, NodeAddress, node_of
 from ister.raft import RaftConfig
@@ -46,6 +47,7 @@ def make_metadata(
     *,
     on_fatal: Callable[[IsterError], None],
     on_restored: Callable[[], None],
+    commands: CommandSet,
 ) -> ReplicatedMetadata:
     myself = NodeAddress(config.node_id, identity.disk_id, "", 0, "", 0)
     tick_seconds = config.heartbeat_ms / 1000 / _TICKS_PER_HEARTBEAT
@@ -69,6 +71,7 @@ def make_metadata(
         raft_config=raft,
         tick_seconds=tick_seconds,
         snapshot_every=config.snapshot_entries,
+        commands=commands,
     )
 
 

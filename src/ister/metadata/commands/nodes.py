@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ister.metadata.commands.base import Command
 
 
@@ -31,6 +33,8 @@ class UpsertNode(Command, frozen=True):
     """The member that this is: not whoever else has taken its place since. 0: not looked at."""
     by_name: bool = False
     """Whether a disk may be taken for gone goes by who is known to have all of what it has (C3)."""
+    knows: dict[str, int] = msgspec.field(default_factory=dict)
+    """The shapes that its build knows (`metadata.shapes`); empty from builds that did not tell."""
 
 
 class RemoveNode(Command, frozen=True):
