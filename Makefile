@@ -35,7 +35,7 @@ setup: ## make .venv and install everything into it (again only when something c
 core:
 	@$(SETUP) core
 
-demo: core ## a broker, a kill -9, three of them, a lost disk, nothing lost; a query, a stream, a table and an audit on Spark
+demo: core ## a broker, a kill -9, three of them, a lost disk, nothing lost; a shared subscription; a query, a stream, a table and an audit on Spark
 	@$(SETUP) full --background
 	@$(RUN) scripts/demo.py
 

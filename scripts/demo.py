@@ -1,4 +1,4 @@
-"""The main job, end to end: a broker, a kill -9, three of them, a lost disk, nothing lost, then Spark.
+"""The main job, end to end: a broker, a kill -9, three of them, a lost disk, consumers, then Spark.
 
 Everything runs on loopback, on free ports, in a temporary directory that is removed at the end. Exits with 1,
 loudly, if a single acknowledged record is lost or comes twice. `--no-spark` leaves the Spark part out.
@@ -18,6 +18,8 @@ import textwrap
 import time
 from collections import Counter
 from pathlib import Path
+
+from demo_subscription import share_out
 
 import ister
 
@@ -191,6 +193,7 @@ async def tell(brokers: list[BrokerProcess]) -> Story:
             task.cancel()
         say("reading everything back", "offset by offset, value by value")
         await check(log, story)
+        await share_out(log, ",".join(one.address for one in brokers), TOPIC, say)
     return story
 
 

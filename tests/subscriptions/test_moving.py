@@ -12,6 +12,8 @@ from ister.errors import BadRequest, StaleDelivery
 from ister.metadata.commands import FlushRow, FlushSubscriptions, Result
 from tests.broker.broker_helpers import SimNode, simulated
 from tests.cluster_world import World, run_story
+from tests.history.test_hybrid_reading import OLD, all_released, files_are_gone
+from tests.replication.repair_helpers import fill, until
 from tests.subscriptions.test_consuming import append, connect
 
 
@@ -168,5 +170,43 @@ def test_a_subscription_notices_nothing_of_rollovers_and_reads_sealed_segments()
                     await batch.ack()
             assert sorted(seen) == list(range(200))
             assert len((await log.describe_topic("t")).segments) > 5
+
+    run_story(story, replicas=3)
+
+
+def test_a_cursor_older_than_the_hot_log_is_read_through_the_history() -> None:
+    async def story(world: World) -> None:
+        await fill(world, 18)
+        async with world.connect() as log:
+            await log.create_subscription("t", "s", start="earliest")
+            await until(lambda: all_released(world, 3) and files_are_gone(world))
+            seen: list[int] = []
+            async with log.subscribe("t", "s") as subscription:
+                while len(seen) < 18 and (batch := await subscription.next(20.0)) is not None:
+                    seen += range(batch.start, batch.end)
+                    await batch.ack()
+            assert seen == list(range(18))
+            assert [one.cursor for one in await log.subscriptions()] == [18]
+
+    run_story(story, has_store=True, replicas=3, **OLD)
+
+
+def test_unloading_a_topic_stores_its_cursors_at_once() -> None:
+    async def story(world: World) -> None:
+        async with world.connect() as log:
+            await append(log, 0, 50)
+            await log.create_subscription("t", "s", start="earliest")
+            async with log.subscribe("t", "s", window=10) as subscription:
+                batch = await subscription.next()
+                assert batch is not None
+                await batch.ack()
+                await asyncio.sleep(0.2)
+                (found,) = await log.subscriptions()
+                assert (found.cursor, found.owner) == (0, world.leader_of("t").node_id)
+                await log.unload_topic("t")
+                await asyncio.sleep(0.5)  # the timer would take 5 s
+                world.nodes[found.owner].kill()
+                async with world.connect() as other:
+                    assert [one.cursor for one in await other.subscriptions()] == [batch.end]
 
     run_story(story, replicas=3)

@@ -55,6 +55,10 @@ class Flushing:
         if self._acknowledgements >= FLUSH_ACKNOWLEDGEMENTS:
             self._soon.set()
 
+    def hurry(self) -> None:
+        """Do not wait for the timer, if there is something to store."""
+        self._soon.set()
+
     def forget(self, owned: Owned) -> None:
         if self._dirty.get(owned.uid) is owned:
             del self._dirty[owned.uid]

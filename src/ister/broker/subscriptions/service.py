@@ -42,6 +42,7 @@ from ister.metadata.commands import (
     DeleteTopic,
     Outcome,
     PauseSubscription,
+    RequestMove,
     Result,
     SeekSubscription,
 )
@@ -173,6 +174,9 @@ class Subscriptions:
                     self.drop(found)
             case PauseSubscription(uid=uid) if uid in self._owned:
                 self._owned[uid].wake()
+            case RequestMove(topic_uid=uid) if any(one.topic_uid == uid for one in self._owned.values()):
+                # The topic is unloaded, and its node perhaps with it: what is acknowledged is not to wait.
+                self._flushing.hurry()
 
     async def _keep_looking(self) -> None:
         while True:
