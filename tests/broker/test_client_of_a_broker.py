@@ -32,7 +32,7 @@ def test_closing_the_log_while_it_reconnects_ends_its_readers() -> None:
             assert seen == [b"one"]
             node.world.partition("client", "broker")
             node.world.reset("client", "broker")
-            while log._routes._opening is None:  # noqa: ASYNC110
+            while log.requests.routes._opening is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             await log.close()
             done, _ = await asyncio.wait([reading], timeout=300)

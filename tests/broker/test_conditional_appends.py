@@ -131,8 +131,8 @@ def test_frames_under_an_identity_of_the_callers_are_appended_once() -> None:
             async with world.connect(1) as log:
                 sequencer = Sequencer(
                     "t",
-                    log._routes,
-                    log._clock,
+                    log.requests.routes,
+                    log.requests.clock,
                     window=8,
                     idempotent=True,
                     request_timeout_s=5,
@@ -162,8 +162,8 @@ def test_a_frame_that_fails_for_good_ends_an_identity_of_the_callers() -> None:
             await log.create_topic("t", max_message_bytes=2048)
             sequencer = Sequencer(
                 "t",
-                log._routes,
-                log._clock,
+                log.requests.routes,
+                log.requests.clock,
                 window=8,
                 idempotent=True,
                 request_timeout_s=5,

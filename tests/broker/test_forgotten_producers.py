@@ -24,8 +24,8 @@ SMALL = 500
 def sequencer(log: ister.Log, identity: Identity | None = None) -> Sequencer:
     return Sequencer(
         "t",
-        log._routes,
-        log._clock,
+        log.requests.routes,
+        log.requests.clock,
         window=8,
         idempotent=True,
         request_timeout_s=60,
@@ -88,7 +88,9 @@ def test_a5_a_first_frame_that_was_never_sent_before_is_taken_however_old_its_cl
             await crowd(others)
             world_index = forgot_at(world)
             for log in (one, two):
-                assert log._routes.told_index < world_index, "it was told of nothing since it connected"
+                assert log.requests.routes.told_index < world_index, (
+                    "it was told of nothing since it connected"
+                )
                 async with log.producer("t") as producer:
                     receipts = [await producer.submit(b"late") for _ in range(5)]
                     offsets = [await receipt for receipt in receipts]
@@ -106,7 +108,7 @@ def test_a5_a_stated_index_is_not_replaced_by_a_newer_one() -> None:
     async def story(world: World) -> None:
         async with world.connect(1, 2) as log:
             await log.create_topic("t")
-            told = log._routes.told_index
+            told = log.requests.routes.told_index
             assert told > 0
             assert await put(log, b"mine", Identity(77, 0, told)) == 0
             assert await put(log, b"mine", Identity(77, 0, told)) == 0, "known: a repeat"
@@ -114,7 +116,7 @@ def test_a5_a_stated_index_is_not_replaced_by_a_newer_one() -> None:
             async with world.connect(2) as other:
                 with pytest.raises(UnknownProducer):
                     await put(other, b"mine", Identity(77, 0, told))
-                assert await put(other, b"next", Identity(78, 0, other._routes.told_index)) > CROWD
+                assert await put(other, b"next", Identity(78, 0, other.requests.routes.told_index)) > CROWD
             assert await copies_of(log, b"mine") == 1
 
     run_story(story, segment_records=SMALL)
@@ -126,7 +128,7 @@ def test_a5_what_was_forgotten_is_known_after_a_restart_and_a_failover() -> None
     async def story(world: World) -> None:
         async with world.connect(1, 2, 3) as log:
             await log.create_topic("t")
-            told = log._routes.told_index
+            told = log.requests.routes.told_index
             await put(log, b"mine", Identity(77, 0, told))
             await crowd(log)
             leader = world.leader_of("t")

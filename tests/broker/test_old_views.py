@@ -195,9 +195,9 @@ async def go_there(log: ister.Log, name: str, node: WorldNode) -> None:
     """As after a late answer that names this node as the one to ask."""
     topic = f"default/{name}"
     for key in (topic, reading_key(topic)):
-        log._routes.learned(key, node.node_id)
+        log.requests.routes.learned(key, node.node_id)
         async with asyncio.timeout(30):
-            while (ready := log._routes.ready(key)) is None or ready.address.host != node.host:  # noqa: ASYNC110
+            while (ready := log.requests.routes.ready(key)) is None or ready.address.host != node.host:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 

@@ -130,7 +130,7 @@ def test_a_retry_through_another_node_is_the_same_append() -> None:
             sending = asyncio.ensure_future(world.send(log, "t", b"once"))
             await world.until(lambda: world.topic(leader).reads.end_offset == 2)
             # What a client that knows several nodes does after the timeout: the same frame, another way.
-            log._sequencers["default/t"]._routes = another._routes
+            log._sequencers["default/t"]._routes = another.requests.routes
             await sending
         world.network.heal()
         await world.judge("t")

@@ -151,7 +151,7 @@ async def _send(log: object, topic: str, frame: bytes) -> int:
     from ister.protocol.codec import decode_appended, encode_header
     from ister.protocol.messages import Append, Kind
 
-    connection = await log._routes.connection(topic)  # type: ignore[attr-defined]
+    connection = await log.requests.routes.connection(topic)  # type: ignore[attr-defined]
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     class Sink:

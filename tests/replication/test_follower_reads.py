@@ -43,7 +43,7 @@ async def read(log: ister.Log, start: int, end: int) -> list[bytes | None]:
 async def fetch(log: ister.Log, offset: int, *, wait_ms: int = 0) -> tuple[FetchAnswer, int]:
     """One answer, and how many bytes of frames came with it."""
     request = Fetch("default/t", offset, 1 << 20, wait_ms, read_from_any=True)
-    answer = await log.call("a fetch", Kind.FETCH, encode_header(request), wait_s=wait_ms / 1000)
+    answer = await log.requests.call("a fetch", Kind.FETCH, encode_header(request), wait_s=wait_ms / 1000)
     return decode_header(FetchAnswer, answer.header), len(answer.payload)
 
 

@@ -134,6 +134,6 @@ async def _fetch_each(log: Log, topic: str, count: int, before: Callable[[], Non
         offset = turn * 7919 % count
         before()
         began = now()
-        await log.call("fetching", Kind.FETCH, encode_header(Fetch(name, offset, 1)), name)
+        await log.requests.call("fetching", Kind.FETCH, encode_header(Fetch(name, offset, 1)), name)
         seconds.append(now() - began)
     return seconds

@@ -8,8 +8,9 @@
     gathering       the columns of the next frame, and receipts
     producer        records gathered into frames
     reader          frames fetched ahead, verified, in an unbroken line
-    administration  topics and nodes: requests that may be sent again
-    log             the facade that a program holds
+    requests        one request that may be sent again
+    log             what a program holds; its parts: topics, ends, subscriptions, losses, moves, nodes,
+                    history
     portal          a thread with an event loop, for programs without one
     sync_producer   the producer for those programs
 

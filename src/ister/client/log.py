@@ -1,4 +1,4 @@
-"""The log as a program holds it: append, produce, read. `administration` has the topics and the nodes.
+"""The log as a program holds it: append, produce, read. Its parts have the topics, the nodes and the rest.
 
     async with ister.connect("127.0.0.1:9091") as log:
         appended = await log.append("orders", [b"one", b"two"])
@@ -17,12 +17,19 @@ from typing import Final, Literal, Self
 
 import msgspec
 
-from ister.client.administration import Administration
+from ister.client.ends import Ends
+from ister.client.history import HistoryOfTopics
+from ister.client.losses import Losses
+from ister.client.moves import Moves
+from ister.client.nodes import Nodes
 from ister.client.producer import Producer, codec_named
 from ister.client.reader import Place, Reader, reading_key
+from ister.client.requests import Requests
 from ister.client.routing import Routes
 from ister.client.sequencer import MAX_WINDOW, Identity, Sequencer
 from ister.client.subscription import ConsumerOptions, Subscription
+from ister.client.subscriptions import Subscriptions
+from ister.client.topics import Topics
 from ister.columns import RecordHeaders
 from ister.errors import ConfigError, ConnectionFailed, NotLeader, UnknownProducer
 from ister.io.clock import Clock, SystemClock
@@ -75,21 +82,26 @@ def connect(
     return Log(routes, clock or SystemClock(), request_timeout_s, retry_deadline_s)
 
 
-class Log(Administration):
+class Log(Topics, Ends, Subscriptions, Losses, Moves, Nodes, HistoryOfTopics):
     """Made by `connect`. Belongs to one event loop; any number of its tasks may use it at once."""
 
     def __init__(
         self, routes: Routes, clock: Clock, request_timeout_s: float, retry_deadline_s: float
     ) -> None:
-        super().__init__(routes, clock, request_timeout_s, retry_deadline_s)
+        super().__init__(Requests(routes, clock, request_timeout_s, retry_deadline_s))
         self._sequencers: dict[str, Sequencer] = {}
         self._retired: list[Sequencer] = []
         """Of topics that were deleted; what was appended before may still be on its way."""
         self._producers: list[Producer] = []
         self._subscriptions: list[Subscription] = []
 
+    @property
+    def cluster_id(self) -> str:
+        """Of the cluster that this log is connected to (I1)."""
+        return self.requests.routes.cluster_id
+
     async def __aenter__(self) -> Self:
-        await self._routes.connection(None)
+        await self.requests.routes.connection(None)
         return self
 
     async def __aexit__(
@@ -106,7 +118,7 @@ class Log(Administration):
                 producer.abandon("was left open when its log was closed")
         for sequencer in (*self._sequencers.values(), *self._retired):
             sequencer.close(ConnectionFailed("the log was closed", hint="Call ister.connect again."))
-        await self._routes.close()
+        await self.requests.routes.close()
 
     async def append(
         self,
@@ -211,7 +223,7 @@ class Log(Administration):
     def told_index(self) -> int:
         """The newest metadata that a node has told of: to be noted before a look that is to tell whether an
         identity was used before, and stated with it (`Identity.told_index`)."""
-        return self._routes.told_index
+        return self.requests.routes.told_index
 
     def _sequencer(
         self,
@@ -224,12 +236,12 @@ class Log(Administration):
     ) -> Sequencer:
         return Sequencer(
             topic,
-            self._routes,
-            self._clock,
+            self.requests.routes,
+            self.requests.clock,
             window=window,
             idempotent=idempotent,
-            request_timeout_s=self._request_timeout_s,
-            retry_deadline_s=self._retry_deadline_s,
+            request_timeout_s=self.requests.request_timeout_s,
+            retry_deadline_s=self.requests.retry_deadline_s,
             on_settled=producer.settled if producer is not None else None,
             identity=identity,
             uid=uid,
@@ -261,16 +273,16 @@ class Log(Administration):
         name = normalise_topic(topic)
         key = reading_key(name, read_from)
         return Reader(
-            self.call,
+            self.requests.call,
             name,
             start=start,
             end=end,
             follow=follow,
             last=last,
             max_bytes=max_bytes,
-            served_by=lambda node_id: self._routes.learned(key, node_id),
-            on_behind=lambda: self._routes.failed(key, NotLeader(f"an older end of {name} was told")),
-            min_index=lambda: self._routes.known_index(name),
+            served_by=lambda node_id: self.requests.routes.learned(key, node_id),
+            on_behind=lambda: self.requests.routes.failed(key, NotLeader(f"an older end of {name} was told")),
+            min_index=lambda: self.requests.routes.known_index(name),
             read_from=read_from,
             uid=uid,
         )

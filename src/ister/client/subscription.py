@@ -178,7 +178,7 @@ class Subscription:
         if self._tasks:
             return
         await self._make()
-        self._consumer = self._log.token()
+        self._consumer = self._log.requests.token()
         self._tasks = [asyncio.get_running_loop().create_task(self._keep_sending())]
         self._start_pulling()
 
@@ -343,13 +343,13 @@ class Subscription:
             refused=tuple(refused),
         )
         what = f"acknowledging records of {self.name}"
-        answer = await self._log.call(what, Kind.SETTLE, encode_header(request), self._key)
-        self._log.learned_way(self._key, decode_header(Settled, answer.header).served_by)
+        answer = await self._log.requests.call(what, Kind.SETTLE, encode_header(request), self._key)
+        self._log.requests.learned_way(self._key, decode_header(Settled, answer.header).served_by)
 
     # Asking for records.
 
     async def _keep_pulling(self) -> None:
-        retries = self._log.retries_of(f"consuming {self.name} of {self.topic}", self.topic)
+        retries = self._log.requests.retries_of(f"consuming {self.name} of {self.topic}", self.topic)
         while True:
             while self._buffered > _BUFFERED_ANSWERS * self._options.max_bytes:
                 self._taken.clear()
@@ -369,7 +369,7 @@ class Subscription:
                 retries.succeeded()
 
     async def _pause(self, retries: Retries, error: IsterError) -> None:
-        self._log.way_failed(self._key, error)
+        self._log.requests.way_failed(self._key, error)
         await retries.pause(error)
 
     def _fail(self, error: Exception) -> None:
@@ -393,13 +393,15 @@ class Subscription:
         )
         self._is_asking = True
         try:
-            answer = await self._log.ask_once(Kind.PULL, encode_header(request), self._key, WAIT_MS / 1000)
+            answer = await self._log.requests.ask_once(
+                Kind.PULL, encode_header(request), self._key, WAIT_MS / 1000
+            )
         finally:
             self._is_asking = False
         pulled = decode_header(Pulled, answer.header)
         frames = AnsweredFrames(answer.payload, self.topic)
         self._received = number
-        self._log.learned_way(self._key, pulled.served_by)
+        self._log.requests.learned_way(self._key, pulled.served_by)
         if pulled.epoch < self._least_epoch:
             return  # handed out before somebody here sent it elsewhere
         if (pulled.uid, pulled.epoch) != (self._uid, self._epoch):
