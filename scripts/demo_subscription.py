@@ -18,8 +18,8 @@ import ister
 NAME: Final = "billing"
 CONSUMERS: Final = 3
 RECORDS: Final = 200_000
-KILL_AFTER_SECONDS: Final = 1.0
-WORK_SECONDS: Final = 0.01
+KILL_AFTER_SECONDS: Final = 0.5
+WORK_SECONDS: Final = 0.03
 """For each range."""
 
 
