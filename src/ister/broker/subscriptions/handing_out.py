@@ -105,10 +105,16 @@ class HandingOut:
         self._end_at_claim = end_at_claim
         """What lies before it an earlier owner may have handed out without having said so."""
         self._frames = ReadFrames(is_one_place=dispatcher.keys is None)
+        self._topic: TopicState
+        """As it was after the last wait: nothing changes in between."""
+        self._deadline = NEVER
 
     async def select(self, request: Pull, sharers: int) -> Selected:
         """As much as a consumer may have now; nothing at all if there is nothing."""
         selected = Selected(request.max_bytes)
+        self._topic = self._current()
+        timeout_ms = self._state.policy.ack_timeout_ms
+        self._deadline = asyncio.get_running_loop().time() + timeout_ms / 1000 if timeout_ms else NEVER
         try:
             while not selected.is_full and await self._add(selected, request, sharers):
                 pass
@@ -134,7 +140,7 @@ class HandingOut:
             sharers = 1
         end, is_share = self._extent(candidate, spot, room, selected.room, sharers)
         attempt = self._dispatcher.hand_out(
-            request.consumer, request.number, candidate.start, end, self._deadline()
+            request.consumer, request.number, candidate.start, end, self._deadline
         )
         self._deliver(selected, candidate.start, end, attempt, candidate.past, spot)
         return not is_share
@@ -155,7 +161,7 @@ class HandingOut:
             return not selected.is_at_end
         limit = _end_within(spot.run, spot.place, selected.room)
         start, end, attempt, past = self._dispatcher.hand_out_by_key(
-            request.consumer, request.number, limit, room, self._deadline()
+            request.consumer, request.number, limit, room, self._deadline
         )
         self._deliver(selected, start, end, attempt, past, spot)
         return True
@@ -173,10 +179,6 @@ class HandingOut:
         dispatcher = self._dispatcher
         return dispatcher.pieces >= MAX_PIECES or dispatcher.unacknowledged >= MAX_UNACKNOWLEDGED
 
-    def _deadline(self) -> float:
-        timeout_ms = self._state.policy.ack_timeout_ms
-        return asyncio.get_running_loop().time() + timeout_ms / 1000 if timeout_ms else NEVER
-
     def _extent(
         self, candidate: Candidate, spot: Spot, room: int, max_bytes: int, sharers: int
     ) -> tuple[int, bool]:
@@ -192,7 +194,7 @@ class HandingOut:
     async def _find(self, offset: int, selected: Selected) -> Spot | None:
         """The frame that holds an offset. None at the end of the topic, which `selected` is told, or if the
         offset was passed over, since nobody can have it any more."""
-        topic, name = self._current(), self._state.name
+        topic, name = self._topic, self._state.name
         if offset < topic.start_offset:
             missed = self._dispatcher.pass_over(offset, topic.start_offset)
             log.warning(
@@ -207,20 +209,21 @@ class HandingOut:
         try:
             data = await self._source.read(Fetch(topic.name, offset, READ_BYTES))
         except RecordsLost as error:
-            self._current()
+            self._topic = self._current()
             if not selected.ranges and error.offsets and error.offsets[0] <= offset < error.offsets[1]:
                 # Whoever asked is told, once; then it goes on behind them.
                 self._changed(self._dispatcher.pass_over(offset, error.offsets[1]))
             raise
         except OffsetOutOfRange as error:
-            if offset < self._current().start_offset:
+            self._topic = self._current()
+            if offset < self._topic.start_offset:
                 return None  # it was trimmed just now
             raise OffsetOutOfRange(
                 f"the subscription {name} is at offset {offset} of {topic.name}: {error.message}",
                 hint="A cursor is never ahead of its log unless the log has lost records. "
                 "`ister topic describe` shows where it ends; it goes on by itself if these come back.",
             ) from error
-        self._current()
+        self._topic = self._current()
         if not data:
             selected.is_at_end = True
             return None

@@ -76,9 +76,6 @@ class RangeMap(Generic[V]):
         self._replace(first, last, kept)
         return found
 
-    def take_where(self, offsets: list[tuple[int, int]]) -> list[tuple[int, int, V]]:
-        return [piece for start, end in offsets for piece in self.carve(start, end)]
-
     def at(self, offset: int) -> tuple[int, int, V] | None:
         place = bisect_right(self._starts, offset) - 1
         if place < 0 or self._ends[place] <= offset:
