@@ -22,7 +22,8 @@ import asyncio
 import logging
 from typing import Final, NamedTuple
 
-from ister.broker.text.get_cursor import GetCursor
+from ister.broker.subscriptions.dispatch import Dispatcher
+from ister.broker.subscriptions.handing_out import MAX_PIECES
 from ister.broker.text.node import TextNode
 from ister.errors import IsterError, NotLeader, Overloaded, RecordsLost, RequestTimeout, UnknownTopic
 from ister.logs import fields
@@ -39,8 +40,6 @@ LOOK_SECONDS: Final = 1.0
 """How often it is looked whether those who hold records are still there."""
 STOP_SECONDS: Final = 2.0
 ROWS_IN_A_FLUSH: Final = 1_000
-MAX_WINDOW: Final = 65_536
-"""Offsets between the first that is not done and the next to hand out, without those that are gone."""
 
 
 class DeliveryId(NamedTuple):
@@ -65,11 +64,13 @@ class _Handed(NamedTuple):
 
 
 class _Owned:
-    """A topic's cursor while this node owns it."""
+    """A topic's cursor while this node owns it. It is kept as a shared subscription's is (`dispatch`): what
+    came back is handed out again before anything new, and whoever says that a record is done is believed."""
 
     def __init__(self, topic: TopicState) -> None:
         self.uid = topic.uid
-        self.cursor = GetCursor(topic.get_epoch, topic.get_offset)
+        self.epoch = topic.get_epoch
+        self.dispatcher = Dispatcher(topic.get_offset)
         self.stored = topic.get_offset
         self.reading = asyncio.Lock()
         self.unstored_since: float | None = None
@@ -124,11 +125,7 @@ class SharedCursors:
     def owns(self, topic: TopicState) -> bool:
         """Whether this node, in this life, is the topic's owner."""
         owned = self._owned.get(topic.uid)
-        return (
-            owned is not None
-            and topic.get_owner == self._node.member
-            and topic.get_epoch == owned.cursor.epoch
-        )
+        return owned is not None and topic.get_owner == self._node.member and topic.get_epoch == owned.epoch
 
     def adopt(self, topic: TopicState) -> None:
         """The claim was applied: go on where the last owner's flushes end."""
@@ -190,7 +187,8 @@ class SharedCursors:
             while True:
                 topic, owned = self._same(owned)
                 self._pass_trimmed(topic, owned)
-                offset, is_repeat = owned.cursor.candidate, owned.cursor.is_repeat
+                candidate = owned.dispatcher.candidate
+                offset, is_repeat = candidate.start, candidate.end is not None
                 try:
                     found = await self._node.read_one(topic.name, offset)
                 except RecordsLost as error:
@@ -198,7 +196,7 @@ class SharedCursors:
                         self._pass_lost(*self._same(owned), error)
                     raise
                 topic, owned = self._same(owned)
-                if offset != owned.cursor.candidate:
+                if offset != owned.dispatcher.candidate.start:
                     continue  # something came back, was done or trimmed while we read
                 if found is None:
                     if is_repeat:
@@ -208,7 +206,7 @@ class SharedCursors:
                     raise RequestTimeout(f"node {node_of(holder)} gave up on its GET of {topic.name}")
                 if found[0] == offset:
                     return self._hand_out(owned, found[1], holder, request)
-                _tell_gone(topic, owned.cursor.pass_over(found[0]), found[0])
+                _tell_gone(topic, owned.dispatcher.pass_over(offset, found[0]), found[0])
                 self._note(owned)
 
     def _same(self, owned: _Owned) -> tuple[TopicState, _Owned]:
@@ -227,8 +225,9 @@ class SharedCursors:
         return Delivery(delivery_id.offset, found[1], delivery_id)
 
     def _hand_out(self, owned: _Owned, value: bytes, holder: int, request: int) -> Delivery:
-        offset, attempt = owned.cursor.hand_out()
-        delivery_id = DeliveryId(owned.uid, owned.cursor.epoch, offset, attempt)
+        offset = owned.dispatcher.candidate.start
+        attempt = owned.dispatcher.hand_out(holder, request, offset, offset + 1)
+        delivery_id = DeliveryId(owned.uid, owned.epoch, offset, attempt)
         deadline = asyncio.get_running_loop().time() + self._settle_seconds
         self._handed[delivery_id] = _Handed(holder, request, deadline)
         if request:
@@ -242,17 +241,17 @@ class SharedCursors:
                 f"the GET cursor of {topic.name} could not be stored for {GRACE_SECONDS:.0f} s",
                 hint="Ask again once a majority of the nodes is up: METRICS names them.",
             )
-        if owned.cursor.remembered >= MAX_WINDOW:
+        if owned.dispatcher.pieces >= MAX_PIECES:
             raise Overloaded(
-                f"{owned.cursor.remembered} records of {topic.name} were handed out behind offset "
-                f"{owned.cursor.acknowledged}, whose client has not taken it yet",
-                hint=f"Ask again: that one is handed out anew within {self._settle_seconds:.0f} s.",
+                f"{owned.dispatcher.unacknowledged} records of {topic.name} from offset "
+                f"{owned.dispatcher.cursor} on were handed out, and their clients have not taken them yet",
+                hint=f"Ask again: they are handed out anew within {self._settle_seconds:.0f} s.",
             )
 
     def _pass_lost(self, topic: TopicState, owned: _Owned, error: RecordsLost) -> None:
         """The GET that met them is told of all of them; the next one gets what lies behind them (F6)."""
         if error.offsets is not None:
-            passed = owned.cursor.lose(*error.offsets)
+            passed = owned.dispatcher.pass_over(*error.offsets)
             log.warning(
                 "GET passes over records that were given up",
                 extra=fields(topic=topic.name, records=passed, goes_on_at=error.offsets[1]),
@@ -260,10 +259,13 @@ class SharedCursors:
             self._note(owned)
 
     def _pass_trimmed(self, topic: TopicState, owned: _Owned) -> None:
-        lost = owned.cursor.trim(topic.start_offset)
-        if lost:
-            _tell_gone(topic, lost, topic.start_offset)
-        self._note(owned)
+        dispatcher, start = owned.dispatcher, topic.start_offset
+        if start > dispatcher.cursor:
+            handed = sum(max(0, min(end, start) - low) for low, end, _ in dispatcher.handed)
+            lost = dispatcher.pass_over(dispatcher.cursor, start) - handed
+            if lost:
+                _tell_gone(topic, lost, start)
+            self._note(owned)
 
     # Settling.
 
@@ -272,17 +274,21 @@ class SharedCursors:
         self._forget(delivery_id)
         owned = self._owner_of(delivery_id)
         if owned is not None:
-            attempt = owned.cursor.attempt_of(delivery_id.offset)
-            self._forget(delivery_id._replace(attempt=attempt))  # a later attempt need not come back
-            if owned.cursor.done(delivery_id.offset):
+            offset = delivery_id.offset
+            latest = owned.dispatcher.handed.at(offset)
+            if latest is not None:
+                self._forget(delivery_id._replace(attempt=latest[2].attempt))  # it need not come back
+            if owned.dispatcher.acknowledge(offset, offset + 1):
                 self._note(owned)
 
     def returned(self, delivery_id: DeliveryId) -> None:
-        """The client did not get it."""
+        """The client did not get it. Only the latest attempt can give it back."""
         self._forget(delivery_id)
         owned = self._owner_of(delivery_id)
-        if owned is not None:
-            owned.cursor.give_back(delivery_id.offset, delivery_id.attempt)
+        latest = owned.dispatcher.handed.at(delivery_id.offset) if owned is not None else None
+        if owned is not None and latest is not None and latest[2].attempt == delivery_id.attempt:
+            offset, holder = delivery_id.offset, latest[2].consumer
+            owned.dispatcher.refuse(holder, offset, offset + 1, 0.0, 0.0, "its client did not take it")
 
     def abandoned(self, uid: int, holder: int, request: int) -> None:
         """The asker gave up on a request, and can't know whether something was handed out for it."""
@@ -295,7 +301,7 @@ class SharedCursors:
 
     def _owner_of(self, delivery_id: DeliveryId) -> _Owned | None:
         owned = self._owned.get(delivery_id.topic_uid)
-        return owned if owned is not None and owned.cursor.epoch == delivery_id.epoch else None
+        return owned if owned is not None and owned.epoch == delivery_id.epoch else None
 
     def _forget(self, delivery_id: DeliveryId) -> None:
         handed = self._handed.pop(delivery_id, None)
@@ -318,7 +324,7 @@ class SharedCursors:
     # Storing.
 
     def _note(self, owned: _Owned) -> None:
-        if owned.cursor.acknowledged > owned.stored:
+        if owned.dispatcher.cursor > owned.stored:
             if owned.unstored_since is None:
                 owned.unstored_since = asyncio.get_running_loop().time()
             self._dirty[owned.uid] = None
@@ -336,7 +342,7 @@ class SharedCursors:
     async def _flush(self) -> None:
         dirty, self._dirty = list(self._dirty), {}
         rows = [
-            (uid, owned.cursor.epoch, owned.cursor.acknowledged)
+            (uid, owned.epoch, owned.dispatcher.cursor)
             for uid in dirty
             if (owned := self._owned.get(uid)) is not None
         ]
@@ -354,7 +360,7 @@ class SharedCursors:
     def _stored(self, uid: int, epoch: int, offset: int) -> None:
         """See what came of a row: the metadata says whose the cursor is."""
         owned = self._owned.get(uid)
-        if owned is None or owned.cursor.epoch != epoch:
+        if owned is None or owned.epoch != epoch:
             return
         topic = self._node.metadata.state.topic_by_uid(uid)
         if topic is None or not self.owns(topic) or topic.get_offset < offset:
