@@ -118,7 +118,7 @@ def releasing_before_publishing() -> Iterator[None]:
         command = ReleaseCopies(topic.uid, segment.uid, "", segment.replicas)
         return (await self._metadata.propose(command)).ok
 
-    def due(topic: TopicState, now_us: int, drained: object = ()) -> list[SegmentState]:
+    def due(topic: TopicState, *_: object) -> list[SegmentState]:
         return [one for one in topic.segments if one.is_sealed and one.replicas]
 
     with (

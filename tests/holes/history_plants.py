@@ -17,8 +17,8 @@ from ister.broker.topic import log_opening
 from ister.broker.topic.handing_off import HandingOff
 from ister.broker.topic.location import Here, Remote
 from ister.broker.topic.places import Places
-from ister.broker.topic.steps import Step
 from ister.errors import IsterError
+from ister.failpoints import Step
 from ister.frame import frames_in
 from ister.history import exporting
 from ister.history.exporting import Exporting

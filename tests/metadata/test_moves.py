@@ -5,9 +5,13 @@ from __future__ import annotations
 from ister.metadata.commands import (
     CancelMove,
     DeleteTopic,
+    EndMove,
     FailMove,
     OpenedSegment,
+    PublishObject,
+    ReleaseCopies,
     ReleaseTopic,
+    ReportObject,
     RequestMove,
     Result,
     SealSegment,
@@ -40,8 +44,10 @@ def a_topic(replicas: list[int] | None = None) -> ClusterState:
     return state
 
 
-def move(target: int = TWO, *, stays: bool = True, number: int = 1, by: int = ONE) -> RequestMove:
-    return RequestMove(UID, target, MoveReason.OPERATOR, stays, 20, by, 1, number)
+def move(
+    target: int = TWO, *, stays: bool = True, number: int = 1, by: int = ONE, has_history: bool = False
+) -> RequestMove:
+    return RequestMove(UID, target, MoveReason.OPERATOR, stays, 20, by, 1, number, has_history)
 
 
 def move_seal(state: ClusterState, move_id: int, *, then: int = TWO, end: int = 10) -> SealSegment:
@@ -79,6 +85,98 @@ def test_a_move_is_requested_sealed_and_done_when_the_target_made_its_log() -> N
     assert apply(state, OpenedSegment(UID, 2, TWO)) is Result.APPLIED
     assert stage(state, found) is MoveStage.DONE
     assert state.moves.of(UID) is None
+
+
+def published(state: ClusterState, number: int) -> Result:
+    """The segment with that number is in the history."""
+    segment = the_topic(state).segment(number)
+    assert segment is not None and segment.data_end is not None
+    return apply(state, PublishObject(UID, segment.uid, f"o{number}", 0, segment.data_end, 1, 2, 3, ONE, 4))
+
+
+def released(state: ClusterState, number: int) -> Result:
+    segment = the_topic(state).segment(number)
+    assert segment is not None
+    return apply(state, ReleaseCopies(UID, segment.uid, f"o{number}", segment.replicas))
+
+
+def a_move_with_history() -> tuple[ClusterState, int]:
+    """Of a topic with two segments on node 1; the target leads the third, and has its log."""
+    state = a_topic()
+    apply(state, seal(UID, 1, 5))
+    apply(state, OpenedSegment(UID, 2, ONE))
+    found = requested(state, move(has_history=True))
+    apply(state, move_seal(state, found))
+    apply(state, OpenedSegment(UID, 3, TWO))
+    return state, found
+
+
+def test_where_there_is_a_history_it_is_over_when_the_old_node_has_let_go_of_what_was_exported() -> None:
+    state, found = a_move_with_history()
+    assert (stage(state, found), row(state, found).arrived) == (MoveStage.SEALED, True)
+    assert published(state, 2) is Result.APPLIED
+    assert stage(state, found) is MoveStage.SEALED, "the first one is not there yet"
+    assert released(state, 2) is Result.APPLIED, "by retention, say"
+    assert published(state, 1) is Result.APPLIED
+    assert stage(state, found) is MoveStage.EXPORTED
+    assert apply(state, EndMove(found)) is Result.STALE
+    assert released(state, 1) is Result.APPLIED
+    assert stage(state, found) is MoveStage.RELEASED
+    assert apply(state, EndMove(found, "")) is Result.APPLIED
+    assert stage(state, found) is MoveStage.DONE
+    assert state.moves.of(UID) is None
+    assert apply(state, EndMove(found)) is Result.STALE
+
+
+def test_it_is_not_exported_before_the_target_has_its_log_nor_with_a_damaged_object() -> None:
+    state = a_topic()
+    found = requested(state, move(has_history=True))
+    apply(state, move_seal(state, found))
+    assert published(state, 1) is Result.APPLIED
+    uid = the_topic(state).segments[0].uid
+    apply(state, ReportObject(UID, uid, "o1", True))
+    apply(state, OpenedSegment(UID, 2, TWO))
+    assert stage(state, found) is MoveStage.SEALED
+    apply(state, ReportObject(UID, uid, "o1", False))
+    assert stage(state, found) is MoveStage.EXPORTED
+
+
+def test_one_that_waits_for_copies_to_go_is_cancelled_at_each_step_and_the_topic_stays() -> None:
+    steps = [(published, 1), (published, 2), (released, 1), (released, 2)]
+    for count in range(len(steps) + 1):
+        state, found = a_move_with_history()
+        for step, number in steps[:count]:
+            assert step(state, number) is Result.APPLIED
+        assert (stage(state, found) is MoveStage.RELEASED) == (count == len(steps))
+        assert apply(state, CancelMove(found)) is Result.APPLIED
+        assert (stage(state, found), the_topic(state).open_segment.leader) == (MoveStage.CANCELLED, TWO)
+        assert apply(state, EndMove(found)) is Result.STALE
+
+
+def test_one_that_waits_for_copies_to_go_gives_way_to_the_next_and_does_not_fail_any_more() -> None:
+    state, found = a_move_with_history()
+    assert apply(state, seal(UID, 3, 20, by=TWO, then=TWO)) is Result.APPLIED
+    assert apply(state, seal(UID, 4, 20, by=TWO, then=TWO)) is Result.APPLIED, "never opened"
+    assert stage(state, found) is MoveStage.SEALED
+    same = state.apply(state.applied_index + 1, move(number=2, has_history=True))
+    assert (same.result, same.index) == (Result.EXISTS, found), "it is led there"
+    assert apply(state, ReleaseTopic(UID)) is Result.APPLIED
+    later = requested(state, move(THREE, number=3, has_history=True))
+    assert stage(state, found) is MoveStage.CANCELLED
+    assert f"move {later}" in row(state, found).detail
+    assert state.moves.of(UID) is row(state, later)
+
+
+def test_who_is_led_elsewhere_by_now_is_moved_back_by_a_move_of_its_own() -> None:
+    state, found = a_move_with_history()
+    apply(state, accept_loss(UID, 3, 90, 20, then=THREE, by=THREE))
+    assert requested(state, move(number=2, has_history=True)) > found
+
+
+def test_a_topic_that_is_deleted_ends_one_that_waits_for_copies_to_go() -> None:
+    state, found = a_move_with_history()
+    apply(state, DeleteTopic(UID))
+    assert (stage(state, found), row(state, found).detail) == (MoveStage.FAILED, "the topic was deleted")
 
 
 def test_the_seal_of_a_cancelled_move_is_refused_and_a_seal_without_it_is_not() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ister.broker.topic.steps import Step
+from ister.failpoints import Step
 from tests.cluster_world import World, WorldNode, read_all, run_story
 from tests.moves.moving_helpers import ended, open_segments, written
 
@@ -28,12 +28,12 @@ OWN: dict[Step, str] = {
     Step.LOGGED: "new",
     Step.OPENED: "new",
 }
-"""Who reaches each step."""
+"""Who reaches each step; those of an export are in `test_moves_into_the_history.py`."""
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
 @pytest.mark.parametrize("victim", VICTIMS)
-@pytest.mark.parametrize("step", Step)
+@pytest.mark.parametrize("step", OWN)
 def test_a_move_ends_whoever_dies_at_any_step(step: Step, victim: str, replicas: int) -> None:
     async def story(world: World) -> None:
         async with world.connect() as log, world.connect() as asking:

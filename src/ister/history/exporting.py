@@ -26,6 +26,7 @@ from typing import Protocol
 
 from ister.errors import ConfigError, IsterError, ObjectExists
 from ister.errors import CorruptSegment as Damaged
+from ister.failpoints import Step
 from ister.history.format import Exported
 from ister.history.names import ObjectName
 from ister.history.objects import Making, Verified, verify_object
@@ -111,8 +112,10 @@ class Exporting:
         cluster_id: Callable[[], str],
         bytes_per_second: int,
         on_refused: Callable[[IsterError], None],
+        reach: Callable[[Step], None],
     ) -> None:
         """`on_refused` is told of a store that must not be used."""
+        self._reach = reach
         self._node = node
         self._store = store
         self._disk = disk
@@ -274,6 +277,7 @@ class Exporting:
         wanted = exported(self._cluster_id(), topic, segment)
         for attempt in range(segment.first_attempt, segment.first_attempt + MAX_ATTEMPTS):
             name = name_of(wanted, attempt)
+            self._reach(Step.EXPORTING)
             try:
                 found = await self._upload(place, wanted, name)
             except Damaged as error:
@@ -281,7 +285,9 @@ class Exporting:
                     raise
                 log.error("what is under %s is not what it should be: %s", name, error)
                 continue
+            self._reach(Step.UPLOADED)
             await self._publish(place, name, attempt, found)
+            self._reach(Step.PUBLISHED)
             return
         raise Damaged(
             f"{place.identity.key} cannot be exported: {MAX_ATTEMPTS} objects in {self._store.location} did "

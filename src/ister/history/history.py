@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from ister.errors import CorruptSegment, IsterError, ObjectNotFound
+from ister.failpoints import Step
 from ister.history.exporting import Exporting, exported
 from ister.history.reading import HistoryReader, Wanted
 from ister.history.releasing import Releasing
@@ -39,6 +40,7 @@ class History:
         export_bytes_per_second: int,
         cache_bytes: int,
         on_refused: Callable[[IsterError], None],
+        reach: Callable[[Step], None],
     ) -> None:
         self.store = store
         self.member = member
@@ -57,11 +59,12 @@ class History:
             cluster_id=cluster_id,
             bytes_per_second=export_bytes_per_second,
             on_refused=on_refused,
+            reach=reach,
         )
 
         self.reader = HistoryReader(store, disk, cache_bytes)
         self.releasing = Releasing(
-            metadata, self.exporting, cluster_id=cluster_id, led=led, now_us=clock.now_us
+            metadata, self.exporting, cluster_id=cluster_id, led=led, now_us=clock.now_us, reach=reach
         )
 
         self.sweeping = Sweeping(metadata, store, cluster_id)

@@ -27,6 +27,7 @@ from ister.metadata.commands import (
     DeleteSubscription,
     DeleteTopic,
     DrainNode,
+    EndMove,
     FailMove,
     FlushCursors,
     FlushSubscriptions,
@@ -185,6 +186,7 @@ TO_ALL: Final[dict[type[Command], Apply]] = {
     ReleaseCopies: _history,
     ReportObject: _history,
     CancelMove: lambda state, index, command: state.moves.cancel(index, command),
+    EndMove: lambda state, index, command: state.moves.end(index, command),
     FailMove: lambda state, index, command: state.moves.fail(index, command),
     FlushSubscriptions: lambda state, index, command: flush(index, state.topics_by_uid, command),
 }

@@ -5,7 +5,8 @@ the commands that the handoff consists of anyway, and is decided here when they 
 it, with what a crash at each step does, is docs/internals/moves.md.
 
 What holds:
-- a topic has at most one move that is not over (M1);
+- a topic has at most one move that is not over (M1); one that only waits for the old node's copies to go
+  gives way to the next;
 - a seal that carries a move's id applies only while that move is requested, and only to its target (M2);
 - one that is over stays as it is.
 """
@@ -16,9 +17,17 @@ from enum import Enum, IntEnum, auto
 
 import msgspec
 
-from ister.metadata.commands import CancelMove, FailMove, Outcome, ReleaseTopic, RequestMove, Result
+from ister.metadata.commands import (
+    CancelMove,
+    EndMove,
+    FailMove,
+    Outcome,
+    ReleaseTopic,
+    RequestMove,
+    Result,
+)
 from ister.metadata.nodes import Nodes, inactive_among
-from ister.metadata.topics import TopicState
+from ister.metadata.topics import SegmentState, TopicState
 from ister.protocol.peer import node_of
 
 MAX_ENDED = 200
@@ -34,11 +43,14 @@ class MoveReason(IntEnum):
 
 
 class MoveStage(IntEnum):
+    """In `local` mode nothing leaves its node, and there is neither `EXPORTED` nor `RELEASED`."""
+
     REQUESTED = 1
     SEALED = 2
     EXPORTED = 3
-    """This one and the next are for storage modes with history; in `local` mode nothing leaves its node."""
+    """All that was sealed up to then is in the history, published and not known to be damaged."""
     RELEASED = 4
+    """The metadata lists the old node for nothing of it; its files are about to go."""
     DONE = 5
     CANCELLED = 6
     FAILED = 7
@@ -55,8 +67,14 @@ class Event(Enum):
     """The next segment was opened at the target."""
     OPENED = auto()
     """The target has made that segment's log."""
+    ARRIVED = auto()
+    """The same, and the old node's copies are to go to the history."""
     ENDED_UNOPENED = auto()
     """That segment was sealed before its log was made."""
+    EXPORTED = auto()
+    RELEASED = auto()
+    ENDED = auto()
+    """The old node has no files of it any more."""
     CANCEL = auto()
     FAIL = auto()
     DELETED = auto()
@@ -68,9 +86,17 @@ _NEXT = {
     (MoveStage.REQUESTED, Event.FAIL): MoveStage.FAILED,
     (MoveStage.REQUESTED, Event.DELETED): MoveStage.FAILED,
     (MoveStage.SEALED, Event.OPENED): MoveStage.DONE,
+    (MoveStage.SEALED, Event.ARRIVED): MoveStage.SEALED,
     (MoveStage.SEALED, Event.ENDED_UNOPENED): MoveStage.FAILED,
+    (MoveStage.SEALED, Event.EXPORTED): MoveStage.EXPORTED,
     (MoveStage.SEALED, Event.CANCEL): MoveStage.CANCELLED,
     (MoveStage.SEALED, Event.DELETED): MoveStage.FAILED,
+    (MoveStage.EXPORTED, Event.RELEASED): MoveStage.RELEASED,
+    (MoveStage.EXPORTED, Event.CANCEL): MoveStage.CANCELLED,
+    (MoveStage.EXPORTED, Event.DELETED): MoveStage.FAILED,
+    (MoveStage.RELEASED, Event.ENDED): MoveStage.DONE,
+    (MoveStage.RELEASED, Event.CANCEL): MoveStage.CANCELLED,
+    (MoveStage.RELEASED, Event.DELETED): MoveStage.FAILED,
 }
 """What is not here changes nothing: it comes too late, or is about another segment."""
 
@@ -84,7 +110,7 @@ class MoveState(msgspec.Struct, array_like=True):
     topic: str
     """Its name, for people: the topic may be deleted since."""
     source: int
-    """The member that led the topic when the move was requested."""
+    """The member that led the topic when the move was requested, or when it was sealed."""
     target: int
     reason: int
     """A `MoveReason`."""
@@ -100,6 +126,10 @@ class MoveState(msgspec.Struct, array_like=True):
     sealed_at_us: int = 0
     detail: str = ""
     """Why it failed, or what else a person should know."""
+    has_history: bool = False
+    """Whether the old node's copies are to go to the history."""
+    arrived: bool = False
+    """The target has made its log: whatever is left is about the old node's copies."""
 
     @property
     def is_over(self) -> bool:
@@ -108,6 +138,20 @@ class MoveState(msgspec.Struct, array_like=True):
     @property
     def is_requested(self) -> bool:
         return self.stage == MoveStage.REQUESTED
+
+    @property
+    def is_on_its_way(self) -> bool:
+        """Whether the topic is not led by the target yet, and is to be."""
+        return not self.is_over and not self.arrived
+
+    def left_of(self, topic: TopicState) -> list[SegmentState]:
+        """What was sealed up to its end and has records, the newest first."""
+        found = reversed(topic.segments)
+        return [one for one in found if one.segment <= self.segment and not one.is_empty]
+
+
+def is_in_history(segment: SegmentState) -> bool:
+    return segment.history is not None and not segment.history.damaged
 
 
 class Moves:
@@ -131,18 +175,24 @@ class Moves:
         asked = (command.by, command.starts, command.number)
         same = next((row for row in self.rows.values() if row.asked == asked), None)
         running = self.of(uid)
-        if running is not None and (running.target, running.stays) == (command.target, command.stays):
+        if (
+            running is not None
+            and (running.target, running.stays) == (command.target, command.stays)
+            and (not running.arrived or leader == running.target)
+        ):
             same = running
         if same is not None:
             return Outcome(Result.EXISTS, same.id, topic_uid=uid)
         refused = inactive_among(nodes, [command.target])
-        if running is not None:
+        if running is not None and not running.arrived:
             refused = (
                 f"move {running.id} of {topic.name} to node {node_of(running.target)} is not over: "
                 f"cancel it, or wait for it"
             )
         if refused:
             return Outcome(Result.REFUSED, index, refused, uid)
+        if running is not None:
+            self._step(running, Event.CANCEL, f"move {index} took its place; copies go by retention")
         row = MoveState(
             index,
             uid,
@@ -153,6 +203,7 @@ class Moves:
             command.stays,
             asked,
             command.at_us,
+            has_history=command.has_history,
         )
         self.rows[index] = row
         if leader == command.target:
@@ -175,6 +226,12 @@ class Moves:
             row.detail = f"after the seal: node {node_of(row.target)} leads it"
         return Outcome(Result.APPLIED, index, topic_uid=row.topic_uid)
 
+    def end(self, index: int, command: EndMove) -> Outcome:
+        row = self.rows.get(command.move)
+        if row is None or not self._step(row, Event.ENDED, command.detail):
+            return Outcome(Result.STALE, index, f"move {command.move} does not wait for its end")
+        return Outcome(Result.APPLIED, index, topic_uid=row.topic_uid)
+
     def fail(self, index: int, command: FailMove) -> Outcome:
         row = self.rows.get(command.move)
         if row is None or not self._step(row, Event.FAIL, command.why):
@@ -183,7 +240,7 @@ class Moves:
 
     def release(self, index: int, topic: TopicState, command: ReleaseTopic) -> Outcome:
         running = self.of(topic.uid)
-        if running is not None:
+        if running is not None and running.is_on_its_way:
             detail = f"move {running.id} of {topic.name} is not over: cancel it, or wait for it"
             return Outcome(Result.REFUSED, index, detail, topic.uid)
         topic.home = 0
@@ -217,17 +274,33 @@ class Moves:
             self._step(row, Event.SEALED)
             assert before.end_offset is not None
             row.segment, row.end_offset = before.segment, before.end_offset
-            row.sealed_at_us = before.sealed_at_us
+            row.sealed_at_us, row.source = before.sealed_at_us, before.leader
             topic.home = row.target if row.stays else 0
-        elif not was_opened and not row.is_requested:
+        elif not was_opened and not row.is_requested and not row.arrived:
             why = f"node {node_of(row.target)} did not open the segment: it was lost, or cannot make its log"
             self._step(row, Event.ENDED_UNOPENED, why)
 
     def opened(self, topic: TopicState) -> None:
         """The log of the topic's open segment was made."""
         row = self.of(topic.uid)
-        if row is not None:
+        if row is None or row.is_requested:
+            return
+        if not row.has_history:
             self._step(row, Event.OPENED)
+        elif not row.arrived:
+            row.arrived = self._step(row, Event.ARRIVED)
+
+    def look(self, topic: TopicState) -> None:
+        """Something of the topic changed: are the old node's copies in the history, and let go of?"""
+        row = self.of(topic.uid)
+        if row is None or not row.arrived:
+            return
+        # Both go from the oldest on, so that one that is not there yet is among the first here.
+        left = row.left_of(topic)
+        if row.stage == MoveStage.SEALED and all(map(is_in_history, left)):
+            self._step(row, Event.EXPORTED)
+        if row.stage == MoveStage.EXPORTED and not any(row.source in one.replicas for one in left):
+            self._step(row, Event.RELEASED)
 
     def deleted(self, topic: TopicState) -> None:
         row = self.of(topic.uid)

@@ -122,7 +122,11 @@ class ClusterState:
         for name, fields in needed.items():
             if self.used.get(name, -1) < fields:
                 self.used[name] = fields
-        return apply_command(self, index, command)
+        outcome = apply_command(self, index, command)
+        topic = self.topics_by_uid.get(outcome.topic_uid)
+        if topic is not None:
+            self.moves.look(topic)
+        return outcome
 
     # For those who apply a command: what is derived stays right.
 

@@ -28,6 +28,7 @@ from ister.metadata.commands import (
     UpsertNode,
 )
 from ister.metadata.copies import find_segment
+from ister.metadata.moves import MoveStage
 from ister.metadata.state import TopicState
 
 if TYPE_CHECKING:
@@ -82,6 +83,9 @@ class Applying:
                 broker.spawn(broker.upkeep.drop_trimmed(command.topic_uid))
             case UpsertNode() | RemoveNode():
                 broker.forwarder.forget(set(broker.metadata.state.active_members))
+        move = broker.metadata.state.moves.of(outcome.topic_uid)
+        if move is not None and move.stage == MoveStage.EXPORTED and broker.history is not None:
+            broker.history.releasing.look_soon()
 
     def _topic_of(self, uid: int) -> TopicLog:
         broker = self._broker

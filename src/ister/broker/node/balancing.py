@@ -127,7 +127,7 @@ class NodeBalancing:
         times = self._rebalanced()
         is_cooling = any(now_us - at < config.balance_cooldown_ms * 1000 for at in times)
         left = config.balance_moves_per_hour - sum(now_us - at < HOUR_US for at in times)
-        running = any(not row.is_over for row in broker.metadata.state.moves.rows.values())
+        running = any(row.is_on_its_way for row in broker.metadata.state.moves.rows.values())
         if is_cooling or left <= 0 or running:
             return
         found = self._plan(await self.gather(), Strategy(config.balance), left)

@@ -31,7 +31,6 @@ from ister.broker.node.upkeep import Upkeep
 from ister.broker.topic.creation import Creation
 from ister.broker.topic.held import HeldAppend
 from ister.broker.topic.known import another_topic, segment_path
-from ister.broker.topic.steps import Step
 from ister.broker.topic.topic_log import TopicLog
 from ister.broker.view.descriptions import ask_about, describe_topic
 from ister.config import BrokerConfig
@@ -43,6 +42,7 @@ from ister.errors import (
     ShuttingDown,
     UnknownTopic,
 )
+from ister.failpoints import Step, nowhere
 from ister.frame import FrameHeader
 from ister.history.history import History
 from ister.io.clock import Clock
@@ -101,8 +101,8 @@ class Broker:
         self.topics: dict[str, TopicLog] = {}
         self.identity: DirectoryIdentity | None = None
         self.on_topics_changed: Callable[[], None] = lambda: None
-        self.failpoint: Callable[[Step], None] = lambda step: None
-        """For tests: what happens to this node at a step of a handoff."""
+        self.failpoint: Callable[[Step], None] = nowhere
+        """For tests: what happens to this node at a step of a handoff, an export or a release."""
         self.fatal: IsterError | None = None
         self._failed = asyncio.Event()
         self._on_fatal = on_fatal
@@ -191,7 +191,7 @@ class Broker:
             leaving=self._leaving,
             history=self.history,
             export_after_us=self.config.export_after_ms * 1000,
-            reach=lambda step: self.failpoint(step),
+            reach=self.reach,
         )
         self._has_metadata = True
         register_raft_metrics(self.metrics, self.metadata)
@@ -222,9 +222,13 @@ class Broker:
             export_bytes_per_second=self.config.export_bytes_per_second,
             cache_bytes=self.config.history_cache_bytes,
             on_refused=self._fatal,
+            reach=self.reach,
         )
         history.register(self.metrics)
         return history
+
+    def reach(self, step: Step) -> None:
+        self.failpoint(step)
 
     async def announce(self, client_host: str, client_port: int) -> None:
         """Tell the cluster of this start, and begin to lead once it knows.

@@ -59,7 +59,8 @@ class NodeDrains:
                 break
             found = state.topic_by_uid(uid)
             topic = broker.topics.get(found.name) if found is not None else None
-            if topic is None or state.moves.of(uid) is not None:
+            running = state.moves.of(uid)
+            if topic is None or (running is not None and running.is_on_its_way):
                 continue
             wish = Wish(topic.state.name, topic.state.settings.replicas, row.member, row.member, Why.LOST)
             target = choose_leader(wish, seen_by(broker.storage))
@@ -70,7 +71,7 @@ class NodeDrains:
 
     def _moves_from(self, member: int) -> int:
         rows = self._broker.metadata.state.moves.rows.values()
-        return sum(row.source == member and not row.is_over for row in rows)
+        return sum(row.source == member and row.is_on_its_way for row in rows)
 
     # What is asked for.
 

@@ -59,6 +59,13 @@ def find_dropped(files: Files, state: ClusterState, member: int) -> list[tuple[i
     return list(dropped)
 
 
+def has_files_up_to(files: Files, topic: TopicState, number: int, member: int) -> bool:
+    """Whether there are logs here of a topic's segments up to that number which others are to have."""
+    logs = [file for file in files.get(f"{topic.uid:016d}", []) if file.endswith(".log")]
+    found = [topic.segment(_number(file)) for file in logs if _number(file) <= number]
+    return any(segment is not None and member not in segment.replicas for segment in found)
+
+
 def check_nothing_is_newer(location: str, files: Files, last_index: int) -> None:
     """Files are made after the command that they are named after: one past the log's end was forgotten."""
     for name, inside in files.items():

@@ -10,13 +10,16 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from ister.broker.node.leftovers import has_files_up_to, list_files
 from ister.broker.topic.moving import why_not_led_by
 from ister.broker.topic.sealing import seen_by
 from ister.broker.topic.topic_log import TopicLog
 from ister.errors import BadRequest, IsterError, NotLeader, UnknownTopic
-from ister.metadata.commands import CancelMove, Outcome, ReleaseTopic, RequestMove, Result
-from ister.metadata.moves import MoveReason, MoveStage, MoveState
+from ister.failpoints import Step
+from ister.metadata.commands import CancelMove, EndMove, Outcome, ReleaseTopic, RequestMove, Result
+from ister.metadata.moves import MoveReason, MoveStage, MoveState, is_in_history
 from ister.metadata.placement import Why, Wish, choose_leader
+from ister.metadata.state import TopicState
 from ister.protocol import moves as messages
 from ister.protocol.peer import node_of
 
@@ -47,8 +50,24 @@ class NodeMoves:
                     continue
                 try:
                     await topic.moving.look_after()
-                except IsterError as error:
+                    if row.stage == MoveStage.RELEASED:
+                        await self._end(row, topic.state)
+                except (IsterError, OSError) as error:
                     log.debug("move %d of %s: %s", row.id, row.topic, error)
+
+    async def _end(self, row: MoveState, topic: TopicState) -> None:
+        """The old node says that it has no files any more; where it cannot, the topic's leader says so."""
+        broker, metadata = self._broker, self._broker.metadata
+        if row.source == metadata.member:
+            files = await broker.disk.run(lambda: list_files(broker.disk))
+            if not has_files_up_to(files, topic, row.segment, metadata.member):
+                broker.reach(Step.EMPTIED)
+                await metadata.propose(EndMove(row.id))
+        elif metadata.member == topic.open_segment.leader and not metadata.is_alive(row.source):
+            node = f"node {node_of(row.source)}"
+            await metadata.propose(
+                EndMove(row.id, f"{node} does not answer: it removes its files at its start")
+            )
 
     # What is asked for.
 
@@ -61,7 +80,13 @@ class NodeMoves:
         target = self._member(request.node_id) if request.node_id else self._next(topic)
         stays = request.stays and bool(request.node_id)
         running = self._broker.metadata.state.moves.of(topic.state.uid)
-        if running is not None and running.target == target and not request.plan:
+        is_there = running is not None and running.arrived and leader == target
+        if (
+            running is not None
+            and running.target == target
+            and not request.plan
+            and (running.is_on_its_way or is_there)
+        ):
             return self._describe(running)  # it was asked for before; its answer may have been lost
         fault = why_not_led_by(target, seen_by(self._broker.storage))
         if fault:
@@ -70,7 +95,7 @@ class NodeMoves:
                 hint="`ister node list` shows the nodes; choose one that is alive and not drained.",
             )
         if request.plan:
-            return planned(topic, leader, target, stays=stays)
+            return planned(topic, leader, target, stays=stays, has_history=self._broker.history is not None)
         outcome = await self.request(topic, target, MoveReason.OPERATOR, stays=stays)
         return self._described(outcome.index)
 
@@ -87,6 +112,7 @@ class NodeMoves:
             broker.metadata.member,
             broker.metadata.starts,
             self._number,
+            has_history=broker.history is not None,
         )
         outcome = await broker.metadata.propose(command)
         if outcome.result is Result.STALE:
@@ -164,6 +190,8 @@ class NodeMoves:
         topic = broker.topics.get(row.topic)
         if row.is_over or topic is None:
             return ""
+        if row.arrived:
+            return what_is_left(row, topic.state)
         leader = topic.state.open_segment.leader
         if not broker.metadata.is_alive(leader):
             return f"node {node_of(leader)}, which leads {row.topic}, does not answer"
@@ -193,12 +221,31 @@ class NodeMoves:
             await self._broker.metadata.read_index(ASK_SECONDS)
 
 
-def planned(topic: TopicLog, leader: int, target: int, *, stays: bool) -> messages.MoveDescription:
+def what_is_left(row: MoveState, topic: TopicState) -> str:
+    """What a move waits for whose target leads the topic already."""
+    left, node = row.left_of(topic), f"node {node_of(row.source)}"
+    exports = sum(not is_in_history(one) for one in left)
+    if exports:
+        return f"the target leads it; {exports} of {len(left)} segments are not in the history yet"
+    copies = sum(row.source in one.replicas for one in left)
+    if copies:
+        return f"the target leads it; the copies of {copies} segments on {node} are about to be released"
+    return f"the target leads it; {node} is about to remove its files"
+
+
+def planned(
+    topic: TopicLog, leader: int, target: int, *, stays: bool, has_history: bool
+) -> messages.MoveDescription:
     state = topic.state
     says = (
         f"node {node_of(leader)} seals {state.key_of(state.open_segment)} at its end, node {node_of(target)} "
     )
-    says += f"goes on with segment {state.open_segment.segment + 1}; nothing is copied"
+    says += f"goes on with segment {state.open_segment.segment + 1}; "
+    says += (
+        f"what was sealed goes to the history, and then from node {node_of(leader)}"
+        if has_history
+        else "nothing is copied"
+    )
     if leader == target:
         says = f"node {node_of(leader)} leads it already"
     return messages.MoveDescription(

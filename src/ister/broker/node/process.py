@@ -23,6 +23,7 @@ from ister.broker.node.balancing import Usage
 from ister.broker.node.broker import Broker
 from ister.config import BrokerConfig
 from ister.errors import AddressInUse, DataDirectoryError, IsterError
+from ister.failpoints import halt_of
 from ister.io.clock import SystemClock
 from ister.io.disk import LocalDisk
 from ister.io.network import TcpNetwork
@@ -132,6 +133,7 @@ async def start(
     server = Server(broker, network, read_rss)
     broker.commits.after_cycle = server.flush
     broker.balancing.usage = read_usage
+    broker.failpoint = halt_of(os.environ, config.node_id)
     try:
         await _check_ports(network, config)
         await broker.start()

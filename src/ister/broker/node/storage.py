@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ister.broker.forward.forwarding import Forwarder
 from ister.broker.node.sealed import SealedSegments
-from ister.broker.topic.steps import Step
+from ister.failpoints import Step
 from ister.history.history import History
 from ister.io.clock import Clock
 from ister.io.disk import Disk
@@ -54,4 +54,4 @@ class Storage:
     export_after_us: int
     """An open segment that is older goes on into the history, where there is one."""
     reach: Callable[[Step], None]
-    """Called at each step of a handoff; does nothing, unless a test lets this node die there."""
+    """Called at each step; does nothing, unless a test lets this node die there."""

@@ -22,8 +22,8 @@ from ister.broker.topic.known import KnownTopic
 from ister.broker.topic.led_segment import FAULT_RETRY_SECONDS, LedSegment
 from ister.broker.topic.life import Stage
 from ister.broker.topic.sealing import make_seal, wanted_move
-from ister.broker.topic.steps import Step
 from ister.errors import InvariantBroken, IsterError, ShuttingDown, invariant
+from ister.failpoints import Step
 from ister.frame import FrameHeader, decode_header
 from ister.metadata.commands import Outcome, Result
 from ister.metadata.placement import Why

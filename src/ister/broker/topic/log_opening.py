@@ -11,7 +11,7 @@ import logging
 
 from ister.broker.node.storage import Storage
 from ister.broker.topic.resuming import Resumed
-from ister.broker.topic.steps import Step
+from ister.failpoints import Step
 from ister.io.disk import Disk
 from ister.metadata.commands import OpenedSegment
 from ister.metadata.state import SegmentState, TopicState

@@ -16,7 +16,7 @@ from ister.broker.topic.known import KnownTopic
 from ister.broker.topic.led_segment import LedSegment
 from ister.broker.topic.rolling_over import RollingOver
 from ister.broker.topic.sealing import seen_by, wanted_move
-from ister.broker.topic.steps import Step
+from ister.failpoints import Step
 from ister.metadata.commands import FailMove
 from ister.metadata.moves import MoveState
 from ister.metadata.placement import Seen, Why

@@ -29,6 +29,7 @@ from ister.metadata.commands.losses import (
 )
 from ister.metadata.commands.moves import (
     CancelMove,
+    EndMove,
     FailMove,
     ReleaseTopic,
     RequestMove,
@@ -85,6 +86,7 @@ __all__ = [
     "DeleteSubscription",
     "DeleteTopic",
     "DrainNode",
+    "EndMove",
     "FailMove",
     "FlushCursors",
     "FlushRow",

@@ -19,12 +19,22 @@ class RequestMove(TopicCommand, frozen=True):
     command is known."""
     starts: int
     number: int
+    has_history: bool = False
+    """Whether the cluster has a store: then the old node's copies are released to it before the move is
+    over."""
 
 
 class CancelMove(Command, frozen=True):
     """From here on its seal is refused (E7); after the seal the topic stays where it is by then."""
 
     move: int
+
+
+class EndMove(Command, frozen=True):
+    """The old node has removed its files of what was released, or will when it is back."""
+
+    move: int
+    detail: str = ""
 
 
 class FailMove(Command, frozen=True):
