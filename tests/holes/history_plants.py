@@ -35,7 +35,7 @@ from tests.history.test_export import published
 from tests.history.test_hybrid_reading import OLD, all_released
 from tests.holes import cluster_plants, replica_plants
 from tests.holes.cluster_plants import fill
-from tests.moves.moving_helpers import a_node_other_than, ended, moved
+from tests.moves.moving_helpers import a_node_other_than, arrived, ended, moved
 from tests.replication.repair_helpers import durable, newest, path_of, sealed, until
 
 Plant = Callable[[], AbstractContextManager[Any]]
@@ -333,7 +333,7 @@ def records_that_are_nowhere_but_at_the_old_leader() -> None:
         await fill(world, "t", 22)
         old, new = world.leader_of("t"), world.nodes[a_node_other_than(world, "t")]
         async with world.connect(new.node_id, retry_deadline_s=3) as log:
-            await moved(log, "t", new.node_id)
+            await arrived(log, "t", new.node_id)
             for number in range(22, 28):
                 assert (await log.append("t", [b"%d" % number])).base_offset == number
             assert await read_all(log, "t") == numbers(28)
@@ -426,9 +426,10 @@ def a_move_for_each_reason() -> None:
             topic = leader.topic("t")
             begun = await leader.broker.moves.request(topic, target, reason, stays=False)
             async with world.connect() as log:
-                found = await ended(log, begun.index)
-                assert (found.stage, found.reason) == ("done", reason.name.lower())
                 await asyncio.sleep(120)
+                (found,) = await log.moves(move=begun.index)
+                assert (found.stage, found.reason) == ("sealed", reason.name.lower())
+                assert "are not in the history yet" in found.detail
                 assert await read_all(log, "t") == numbers(start)
         again()
         assert await the_history_is_the_line(world, 3) == numbers(start)

@@ -20,6 +20,17 @@ async def ended(log: ister.Log, move: int) -> MoveDescription:
             await asyncio.sleep(0.05)
 
 
+async def arrived(log: ister.Log, topic: str, node_id: int) -> MoveDescription:
+    """Moved; what goes to the history may not be there yet."""
+    found = await log.move_topic(topic, node_id)
+    async with asyncio.timeout(120):
+        while not found.arrived and not found.is_over:
+            await asyncio.sleep(0.05)
+            (found,) = await log.moves(move=found.move)
+    assert (found.arrived, found.target) == (True, node_id), found
+    return found
+
+
 async def moved(log: ister.Log, topic: str, node_id: int) -> MoveDescription:
     found = await ended(log, (await log.move_topic(topic, node_id)).move)
     assert (found.stage, found.target) == ("done", node_id), found.detail

@@ -50,6 +50,8 @@ class MoveDescription(Message, frozen=True):
     """Where it sealed it: the target goes on from here."""
     detail: str = ""
     """Why it failed, what it waits for, or what else a person should know."""
+    arrived: bool = False
+    """The target leads the topic: what is left, if it is not over, is about the old node's copies."""
 
 
 class MoveList(Message, frozen=True):

@@ -183,6 +183,7 @@ class NodeMoves:
             row.sealed_at_us,
             row.end_offset,
             row.detail or self._waits_for(row),
+            row.arrived or row.stage == MoveStage.DONE,
         )
 
     def _waits_for(self, row: MoveState) -> str:
