@@ -19,6 +19,7 @@ from ister.failpoints import Step
 from ister.metadata.commands import CancelMove, EndMove, Outcome, ReleaseTopic, RequestMove, Result
 from ister.metadata.moves import MoveReason, MoveStage, MoveState, is_in_history
 from ister.metadata.placement import Why, Wish, choose_leader
+from ister.metadata.shapes import shapes_of
 from ister.metadata.state import TopicState
 from ister.protocol import moves as messages
 from ister.protocol.peer import node_of
@@ -30,6 +31,8 @@ log = logging.getLogger("ister.broker.moves")
 
 LOOK_SECONDS = 0.5
 ASK_SECONDS = 3.0
+LETS_GO = shapes_of([RequestMove, EndMove])
+"""What all nodes must know for a move that lets the old node's copies go to the history."""
 
 
 class NodeMoves:
@@ -112,7 +115,7 @@ class NodeMoves:
             broker.metadata.member,
             broker.metadata.starts,
             self._number,
-            has_history=broker.history is not None,
+            has_history=broker.history is not None and broker.metadata.state.all_know(LETS_GO),
         )
         outcome = await broker.metadata.propose(command)
         if outcome.result is Result.STALE:
