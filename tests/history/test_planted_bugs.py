@@ -11,17 +11,23 @@ import pytest
 
 from ister.broker.node import upkeep
 from ister.broker.node.retention import first_offset_to_keep
+from ister.errors import CorruptSegment
 from ister.history import exporting, objects, releasing
-from ister.history.format import Exported
+from ister.history.format import Exported, WholeObject
+from ister.history.merging import merge, plan_merges
 from ister.history.names import ObjectName, parse_name
+from ister.history.objects import PartOf, Stored
 from ister.history.sweeping import Sweeping
 from ister.metadata import history as metadata_history
-from ister.metadata.commands import Outcome, ReleaseCopies, Result
+from ister.metadata import merging as metadata_merging
+from ister.metadata.commands import Outcome, ReleaseCopies, ReplaceObjects, Result
 from ister.metadata.copies import listed
 from ister.metadata.state import SegmentState, TopicState
+from ister.metadata.topics import HistoryObject
 from tests.cluster_world import World, read_all, run_story
+from tests.history.merging_helpers import LARGE, compact
 from tests.history.test_export import all_exported, published
-from tests.history.test_hybrid_reading import OLD, pass_seconds
+from tests.history.test_hybrid_reading import OLD, all_released, pass_seconds
 from tests.planting import shows
 from tests.replication.repair_helpers import fill, newest, numbers, sealed, until
 
@@ -91,6 +97,73 @@ def a_topic_with_the_name_of_one_that_was_deleted() -> None:
             assert await read_all(log, "t") == numbers(5, 100)
 
     run_story(story, has_store=True, **OLD)
+
+
+def merged_objects_and_retention() -> None:
+    """Objects are merged; then retention drops the first segments."""
+
+    async def story(world: World) -> None:
+        store = world.store
+        assert store is not None
+        await fill(world, 18)
+        await until(lambda: all_released(world, 3))
+        async with world.connect() as log:
+            listed, cluster = await log.history("t"), (await log.cluster()).cluster_id
+            (wanted,) = plan_merges(listed, cluster, LARGE)
+            old = {one.history.name for one in published(world) if one.history is not None}
+            await merge(store.client("job"), wanted)
+            await log.merge_objects("t", listed.topic_uid, wanted.name.attempt, wanted.replaced())
+            await log.sweep_history("t")
+            assert old <= set(store.stored()), "readers may hold them"
+            for attempt in range(2):
+                await log.trim_topic("t", wanted.parts[attempt].end_offset)
+                await pass_seconds(world, 100)
+                await log.sweep_history("t")
+                for segment in published(world):
+                    assert segment.history is not None
+                    store.peek(segment.history.name)
+                start = wanted.parts[attempt].end_offset
+                assert [one.offset async for one in log.read("t")] == list(range(start, 18))
+
+    run_story(story, nodes=1, has_store=True, segment_records=4, local_retention_ms=30_000, export_after_ms=0)
+
+
+def two_jobs_that_merge_the_same() -> None:
+    async def story(world: World) -> None:
+        store = world.store
+        assert store is not None
+        await fill(world, 18)
+        await until(lambda: all_released(world, 3))
+        async with world.connect() as log:
+            listed, cluster = await log.history("t"), (await log.cluster()).cluster_id
+            (wanted,) = plan_merges(listed, cluster, LARGE)
+            end = wanted.parts[1].end_offset
+            pair = wanted._replace(parts=wanted.parts[:2], name=wanted.name._replace(end_offset=end))
+            for one in (wanted, pair):
+                await merge(store.client("job"), one)
+                await log.merge_objects("t", listed.topic_uid, one.name.attempt, one.replaced())
+            with mock.patch("ister.history.sweeping.REPLACED_SECONDS", 0.0):
+                await log.sweep_history("t")
+            assert [one.offset async for one in log.read("t")] == list(range(18))
+
+    run_story(story, nodes=1, has_store=True, segment_records=4, local_retention_ms=30_000, export_after_ms=0)
+
+
+def a_rotten_object_that_is_merged() -> None:
+    async def story(world: World) -> None:
+        store = world.store
+        assert store is not None
+        await fill(world, 18)
+        await until(lambda: all_released(world, 3))
+        first = published(world)[0].history
+        assert first is not None
+        store.rot(first.name, 40)
+        async with world.connect() as log:
+            with contextlib.suppress(CorruptSegment):
+                await compact(log, store.client("job"))
+        assert published(world)[0].history == first, "it was merged"
+
+    run_story(story, nodes=1, has_store=True, segment_records=4, local_retention_ms=30_000, export_after_ms=0)
 
 
 # Bugs.
@@ -165,11 +238,61 @@ async def _release_unseen(self: releasing.Releasing, topic: TopicState, segment:
     return (await self._metadata.propose(command)).ok
 
 
+@contextlib.contextmanager
+def merged_objects_are_their_first_segments() -> Iterator[None]:
+    """E3: what begins with a segment that is gone is taken for nobody's."""
+
+    def object_from(topic: TopicState, segment_uid: int) -> HistoryObject | None:
+        return next((one.history for one in topic.segments if one.uid == segment_uid), None)
+
+    with (
+        mock.patch.object(metadata_history, "object_from", object_from),
+        mock.patch("ister.history.sweeping.object_from", object_from),
+    ):
+        yield
+
+
+def replacing_without_comparing() -> Planted:
+    """E5: whoever comes last has its object named, whatever is published by then."""
+
+    def apply(index: int, topic: TopicState, command: ReplaceObjects) -> Outcome:
+        uids = [part.segment_uid for part in command.parts]
+        segments = [one for one in topic.segments if one.uid in uids]
+        metadata_merging._replace(
+            segments, [one.history for one in segments if one.history is not None], command
+        )
+        return Outcome(Result.APPLIED, index)
+
+    return mock.patch("ister.metadata.applying.replace_objects", apply)
+
+
+def deleting_what_was_replaced_at_once() -> Planted:
+    """E5: a reader that holds an old descriptor finds nothing."""
+    return mock.patch("ister.history.sweeping.REPLACED_SECONDS", 0.0)
+
+
+def parts_read_from_the_start_of_the_object() -> Planted:
+    def seen_in(store: Stored, position: int, size: int, stored_size: int) -> Stored:
+        return PartOf(store, 0, size, stored_size) if stored_size else store
+
+    return mock.patch("ister.history.reading.seen_in", seen_in)
+
+
+def merging_without_looking() -> Planted:
+    """Bytes are copied, whatever they are."""
+    return mock.patch.object(WholeObject, "end", lambda self: None)
+
+
 PLANTED: list[tuple[Callable[[], Planted], Callable[[], None]]] = [
     (sweeping_without_abandoning, a_sweep_while_an_export_is_under_way),
     (releasing_before_publishing, a_store_that_takes_nothing_for_a_while),
     (retention_of_what_is_not_exported, a_store_that_takes_nothing_for_a_while),
     (names_without_uids, a_topic_with_the_name_of_one_that_was_deleted),
+    (merged_objects_are_their_first_segments, merged_objects_and_retention),
+    (replacing_without_comparing, two_jobs_that_merge_the_same),
+    (deleting_what_was_replaced_at_once, merged_objects_and_retention),
+    (parts_read_from_the_start_of_the_object, merged_objects_and_retention),
+    (merging_without_looking, a_rotten_object_that_is_merged),
 ]
 
 

@@ -12,3 +12,4 @@ from tests.history.world import play
 def test_a_seed_is_clean(seed: int) -> None:
     told = play(seed)
     assert told.acknowledged > 20 and told.kills and told.struck and told.released and told.trimmed
+    assert told.merged

@@ -1,10 +1,11 @@
-"""A cluster with a history, from one seed: nodes die and come back, the store fails in every way that it may.
+"""A cluster with a history, from one seed: nodes die and come back, the store fails in every way that it may,
+and jobs that merge objects are killed at it.
 
     python -m tests.history.world --seeds 300
 
-Somebody appends all the time; segments are exported, released and trimmed meanwhile. In the end everything
-is well again, and then: each acknowledged record is read back, in order, once; every descriptor has an object
-that is intact; no segment lost its copies before it was published; and what nobody names is gone from it.
+Somebody appends all the time; segments are exported, merged, released and trimmed meanwhile. In the end
+everything is well again, and then: each acknowledged record is read back, in order, once; every descriptor
+has an object that is intact; no segment lost its copies before it was published; and what nobody names goes.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
+from unittest import mock
 
 from ister.errors import IsterError
 from ister.frame import frames_in
 from ister.history.format import read_footer
 from ister.history.names import parse_name
 from ister.metadata.state import SegmentState, TopicState
+from ister.metadata.topics import HistoryObject
 from ister.testing.object_store import LOST_RACE, THROTTLED, TIMED_OUT
 from tests.cluster_world import World, run_story
+from tests.history.merging_helpers import compact
 from tests.replication.repair_helpers import newest, until
 
 SECONDS = 60.0
@@ -45,6 +49,8 @@ class Told:
     trimmed: int
     kills: int
     struck: int
+    merged: int
+    """Merged objects that were named."""
 
 
 class Run:
@@ -54,6 +60,7 @@ class Run:
         self.acknowledged: dict[str, list[tuple[int, bytes]]] = {name: [] for name in TOPICS}
         self.is_over = False
         self.kills = 0
+        self.merged = 0
 
     async def play(self) -> Told:
         world = self.world
@@ -65,6 +72,7 @@ class Run:
         tasks.append(asyncio.ensure_future(self._break_the_store()))
         tasks.append(asyncio.ensure_future(self._kill()))
         tasks.append(asyncio.ensure_future(self._watch()))
+        tasks += [asyncio.ensure_future(self._merge(f"job-{number}")) for number in range(2)]
         await asyncio.sleep(SECONDS)
         self.is_over = True
         await asyncio.gather(*tasks)
@@ -91,6 +99,21 @@ class Run:
                     found = await log.append(topic, [value])
                     self.acknowledged[topic].append((found.base_offset, value))
             await asyncio.sleep(self.random.uniform(0.05, 0.6))
+
+    async def _merge(self, name: str) -> None:
+        """A job that merges objects again and again, beside another one, and is killed at it."""
+        world, random = self.world, self.random
+        assert world.store is not None
+        while not self.is_over:
+            store = world.store.client(name)
+            topic, size = random.choice(list(TOPICS)), random.choice([2_000, 20_000])
+            with suppress(IsterError, TimeoutError):
+                async with world.connect(retry_deadline_s=10.0) as log:
+                    work = compact(log, store, topic, size)
+                    told = await asyncio.wait_for(work, random.uniform(0.1, 10.0))
+                    self.merged += sum(not one.problem for one in told)
+            store.kill()
+            await asyncio.sleep(random.uniform(0.5, 5.0))
 
     async def _break_the_store(self) -> None:
         world, random = self.world, self.random
@@ -142,6 +165,7 @@ class Run:
         if current is None or segment.uid not in [one.uid for one in current.segments]:
             return  # trimmed, and this node has not heard of it
         data = self.world.store.peek(segment.history.name)
+        data = part_of(data, segment.history)
         footer = read_footer(data, segment.history.size, segment.history.name)
         assert (footer.segment_uid, footer.end_offset) == (segment.uid, segment.data_end)
 
@@ -178,22 +202,30 @@ class Run:
                 if segment.history is not None:
                     self._check_object(segment, read)
         acknowledged = sum(map(len, self.acknowledged.values()))
-        return Told(acknowledged, published, released, trimmed, self.kills, struck)
+        return Told(acknowledged, published, released, trimmed, self.kills, struck, self.merged)
 
     def _check_object(self, segment: SegmentState, read: dict[int, bytes | None]) -> None:
         assert self.world.store is not None and segment.history is not None
         data = self.world.store.peek(segment.history.name)
+        data = part_of(data, segment.history)
         footer = read_footer(data, segment.history.size, segment.history.name)
         for frame in frames_in(data[: footer.frames_size]):
             for record in frame.records():
                 assert read.get(record.offset, record.value) == record.value
 
 
+def part_of(data: bytes, found: HistoryObject) -> bytes:
+    """What a descriptor says that a segment has of an object."""
+    assert len(data) == (found.stored_size or found.size), found
+    return data[found.position : found.position + found.size]
+
+
 def play(seed: int) -> Told:
     async def story(world: World) -> Told:
         return await Run(world, seed).play()
 
-    return run_story(story, seed=seed, seconds=20_000, has_store=True, **SETTINGS)
+    with mock.patch("ister.history.sweeping.REPLACED_SECONDS", 30.0):
+        return run_story(story, seed=seed, seconds=20_000, has_store=True, **SETTINGS)
 
 
 def main() -> None:

@@ -65,6 +65,7 @@ def entry_object(entry: HistoryEntry) -> dict[str, Any]:
         "state": entry.state,
         "replicas": entry.replicas,
         "object": entry.name or None,
+        "position": entry.position,
         "size": entry.size,
         "crc": f"{entry.crc:08x}",
         "first_append_time_us": entry.first_append_time_us,

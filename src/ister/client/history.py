@@ -15,7 +15,10 @@ from ister.protocol.history import (
     ListHistory,
     LookedUp,
     LookUp,
+    MergeObjects,
+    ObjectsMerged,
     ObjectVerified,
+    ReplacedPart,
     SweepHistory,
     VerifyObject,
 )
@@ -52,6 +55,15 @@ class HistoryOfTopics(Part):
         what = f"sweeping the history of {name}"
         answer = await self.requests.call(what, Kind.SWEEP_HISTORY, request, wait_s=VERIFY_SECONDS)
         return decode_header(HistorySwept, answer.header or answer.payload).deleted
+
+    async def merge_objects(
+        self, topic: str, topic_uid: int, attempt: int, parts: list[ReplacedPart]
+    ) -> ObjectsMerged:
+        """Let a merged object take the place of those of its segments, all of them or none."""
+        name = normalise_topic(topic)
+        request = encode_header(MergeObjects(name, topic_uid, attempt, parts))
+        answer = await self.requests.call(f"replacing objects of {name}", Kind.MERGE_OBJECTS, request)
+        return decode_header(ObjectsMerged, answer.header or answer.payload)
 
     async def look_up(self, path: str) -> LookedUp:
         """What of the metadata is at a path, and below it."""

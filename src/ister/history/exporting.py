@@ -29,13 +29,14 @@ from ister.errors import CorruptSegment as Damaged
 from ister.failpoints import Step
 from ister.history.format import Exported
 from ister.history.names import ObjectName
-from ister.history.objects import Making, Verified, verify_object
+from ister.history.objects import Making, Verified, seen_in, verify_object
 from ister.io.clock import Clock
 from ister.io.disk import Disk, File
 from ister.io.object_store import ObjectStore
 from ister.metadata.commands import PublishObject, Result
 from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.store import MetadataStore
+from ister.metadata.topics import HistoryObject
 from ister.metrics import Counter, Gauge
 from ister.replication.background import Throttle, run_to_end
 from ister.replication.places import Place
@@ -318,6 +319,18 @@ class Exporting:
     async def verify(self, name: str, wanted: Exported) -> Verified:
         """`ObjectNotFound`: another one's upload was in the way, and came to nothing. It is made again."""
         return await verify_object(self._store, name, wanted, self._disk, self._throttle)
+
+    async def verify_published(self, found: HistoryObject, wanted: Exported) -> Verified:
+        """Read what a descriptor names to its end. `CorruptSegment`, also if another one was published;
+        `ObjectNotFound`."""
+        store = seen_in(self._store, found.position, found.size, found.stored_size)
+        verified = await verify_object(store, found.name, wanted, self._disk, self._throttle)
+        if (verified.size, verified.crc) != (found.size, found.crc):
+            raise Damaged(
+                f"object {found.name} has {verified.size} bytes with checksum {verified.crc:08x}, its "
+                f"descriptor says {found.size} and {found.crc:08x}"
+            )
+        return verified
 
     async def _publish(self, place: Place, name: str, attempt: int, found: Verified) -> None:
         command = PublishObject(

@@ -185,6 +185,38 @@ class FramesOf:
         return checked + struct.pack("<I4s", crc32c(checked), MAGIC)
 
 
+class WholeObject:
+    """Takes the bytes of an object, in order, and knows at their end whether they are those that were
+    published, verified frame by frame: each bit of them is under the checksum that its descriptor has, or
+    under the trailer's own."""
+
+    def __init__(self, size: int, crc: int, where: str) -> None:
+        self._left = size
+        self._expected = crc
+        self._where = where
+        self._crc = 0
+        self._tail = b""
+
+    def take(self, data: Bytes) -> None:
+        """Blocking."""
+        checked = max(0, min(len(data), self._left - TRAILER_SIZE + _CRC_AT))
+        self._crc = crc32c(memoryview(data)[:checked], self._crc)
+        self._left -= len(data)
+        if self._left < TRAILER_SIZE:
+            self._tail = (self._tail + bytes(memoryview(data)[-TRAILER_SIZE:]))[-TRAILER_SIZE:]
+
+    def end(self) -> None:
+        """All was taken; `CorruptSegment` if it was not all, or is not what it should be."""
+        if self._left:
+            raise CorruptSegment(f"{self._where} ends {self._left} bytes early")
+        told = read_trailer(self._tail, self._where).object_crc
+        if not self._crc == told == self._expected:
+            raise CorruptSegment(
+                f"{self._where} is damaged: its checksum is {self._crc:08x}, by its end {told:08x}, and by "
+                f"its descriptor {self._expected:08x}"
+            )
+
+
 def object_crc(ending: bytes) -> int:
     """Of the object that ends like this."""
     found: int = _TRAILER.unpack(ending[-TRAILER_SIZE:])[2]

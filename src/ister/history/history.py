@@ -67,7 +67,7 @@ class History:
             metadata, self.exporting, cluster_id=cluster_id, led=led, now_us=clock.now_us, reach=reach
         )
 
-        self.sweeping = Sweeping(metadata, store, cluster_id)
+        self.sweeping = Sweeping(metadata, store, clock, cluster_id)
 
     def register(self, metrics: Registry) -> None:
         exporting, reader = self.exporting, self.reader

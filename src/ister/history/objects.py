@@ -10,7 +10,7 @@ Memory: one piece of `CHUNK_BYTES`, or one frame where that is larger; and the i
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from ister.errors import CorruptSegment
 from ister.history.format import (
@@ -24,7 +24,7 @@ from ister.history.format import (
     read_trailer,
 )
 from ister.io.disk import Disk, File
-from ister.io.object_store import ObjectStore
+from ister.io.object_store import ObjectInfo
 from ister.replication.background import Throttle
 
 T = TypeVar("T")
@@ -35,6 +35,47 @@ TAIL_BYTES = 128 << 10
 
 Read = Callable[[int, int], Awaitable[bytes]]
 """Up to so many bytes from a position on."""
+
+
+class Stored(Protocol):
+    """What reading an object takes of a store."""
+
+    @property
+    def location(self) -> str: ...
+
+    async def get(self, name: str, start: int, length: int) -> bytes: ...
+
+    async def head(self, name: str) -> ObjectInfo: ...
+
+
+class PartOf:
+    """One segment's bytes in a merged object, which read like an object of its own."""
+
+    def __init__(self, store: Stored, position: int, size: int, stored_size: int) -> None:
+        self._store = store
+        self._position = position
+        self._size = size
+        self._stored_size = stored_size
+
+    @property
+    def location(self) -> str:
+        return self._store.location
+
+    async def get(self, name: str, start: int, length: int) -> bytes:
+        return await self._store.get(name, self._position + start, max(0, min(length, self._size - start)))
+
+    async def head(self, name: str) -> ObjectInfo:
+        size = (await self._store.head(name)).size
+        if size != self._stored_size:
+            raise CorruptSegment(
+                f"object {name} in {self.location} has {size} bytes, its descriptors say {self._stored_size}"
+            )
+        return ObjectInfo(name, self._size)
+
+
+def seen_in(store: Stored, position: int, size: int, stored_size: int) -> Stored:
+    """A segment's bytes, as the fields of its descriptor say where they are."""
+    return PartOf(store, position, size, stored_size) if stored_size else store
 
 
 class Verified(NamedTuple):
@@ -71,7 +112,7 @@ class Making:
 
 
 async def verify_object(
-    store: ObjectStore, name: str, segment: Exported, disk: Disk, throttle: Throttle
+    store: Stored, name: str, segment: Exported, disk: Disk, throttle: Throttle
 ) -> Verified:
     """Read it to its end. `CorruptSegment` if it is not all of this segment; `ObjectNotFound`.
 
@@ -111,12 +152,12 @@ def check_is_of(footer: Footer, segment: Exported, where: str) -> None:
         raise CorruptSegment(f"{where} is {told}, and should be {segment}")
 
 
-async def load_footer(store: ObjectStore, name: str, size: int) -> Footer:
+async def load_footer(store: Stored, name: str, size: int) -> Footer:
     """With one request, or two where it is large."""
     return (await load_ending(store, name, size))[1]
 
 
-async def load_ending(store: ObjectStore, name: str, size: int) -> tuple[Trailer, Footer]:
+async def load_ending(store: Stored, name: str, size: int) -> tuple[Trailer, Footer]:
     """The same, with the trailer, which has the checksum of the whole object."""
     where = f"object {name} in {store.location}"
     length = min(size, TAIL_BYTES)

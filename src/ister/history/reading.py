@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 
 from ister.errors import CorruptSegment, IsterError
 from ister.history.format import Exported
-from ister.history.objects import check_is_of, load_footer
+from ister.history.objects import Stored, check_is_of, load_footer, seen_in
 from ister.io.disk import Disk
 from ister.io.object_store import ObjectStore
 from ister.metadata.topics import HistoryObject
@@ -31,6 +31,9 @@ from ister.wal.side_file import SparseIndex
 
 K = TypeVar("K")
 T = TypeVar("T")
+
+Where = tuple[str, int]
+"""A segment's bytes: the name of an object, and where they begin in it."""
 
 CHUNK_BYTES = 4 << 20
 """A frame that is larger comes whole."""
@@ -48,6 +51,10 @@ class Wanted(NamedTuple):
     """Of the segment, for people."""
     segment: Exported
     object: HistoryObject
+
+    @property
+    def where(self) -> Where:
+        return self.object.name, self.object.position
 
 
 class _Opened(NamedTuple):
@@ -73,11 +80,11 @@ class HistoryReader:
         self._store = store
         self._disk = disk
         self._cache_bytes = cache_bytes
-        self._opened: OrderedDict[str, _Opened] = OrderedDict()
-        self._chunks: OrderedDict[tuple[str, int], _Chunk] = OrderedDict()
+        self._opened: OrderedDict[Where, _Opened] = OrderedDict()
+        self._chunks: OrderedDict[tuple[Where, int], _Chunk] = OrderedDict()
         self._cached = 0
-        self._fetching: dict[tuple[str, int], asyncio.Task[_Chunk]] = {}
-        self._opening: dict[str, asyncio.Task[_Opened]] = {}
+        self._fetching: dict[tuple[Where, int], asyncio.Task[_Chunk]] = {}
+        self._opening: dict[Where, asyncio.Task[_Opened]] = {}
         self._turns = asyncio.Semaphore(MAX_FETCHES)
         self.reads = Counter("history_reads_total", "Fetches that were answered from the history.")
         self.bytes = Counter("history_read_bytes_total", "Bytes that were read from the store for readers.")
@@ -118,33 +125,38 @@ class HistoryReader:
 
     async def check_is_there(self, wanted: Wanted) -> None:
         """Raise unless the object is in the store, of the size and with the end that it should have."""
-        size = (await self._store.head(wanted.object.name)).size
+        store = self._seen(wanted)
+        size = (await store.head(wanted.object.name)).size
         where = f"object {wanted.object.name} in {self._store.location}"
         if size != wanted.object.size:
             raise CorruptSegment(f"{where} has {size} bytes, its descriptor says {wanted.object.size}")
-        check_is_of(await load_footer(self._store, wanted.object.name, size), wanted.segment, where)
+        check_is_of(await load_footer(store, wanted.object.name, size), wanted.segment, where)
+
+    def _seen(self, wanted: Wanted) -> Stored:
+        found = wanted.object
+        return seen_in(self._store, found.position, found.size, found.stored_size)
 
     # Footers.
 
     async def _open(self, wanted: Wanted) -> _Opened:
-        name = wanted.object.name
-        found = self._opened.get(name)
+        where = wanted.where
+        found = self._opened.get(where)
         if found is not None:
-            self._opened.move_to_end(name)
+            self._opened.move_to_end(where)
             return found
-        task = self._opening.get(name)
+        task = self._opening.get(where)
         if task is None:
-            task = self._opening[name] = asyncio.ensure_future(self._load(wanted))
-            task.add_done_callback(lambda done: _over(self._opening, name, done))
+            task = self._opening[where] = asyncio.ensure_future(self._load(wanted))
+            task.add_done_callback(lambda done: _over(self._opening, where, done))
         return await _shared(task)
 
     async def _load(self, wanted: Wanted) -> _Opened:
         name = wanted.object.name
         async with self._turns:
-            footer = await load_footer(self._store, name, wanted.object.size)
+            footer = await load_footer(self._seen(wanted), name, wanted.object.size)
         check_is_of(footer, wanted.segment, f"object {name} in {self._store.location}")
         opened = _Opened(footer.index(), footer.frames_size)
-        self._opened[name] = opened
+        self._opened[wanted.where] = opened
         while len(self._opened) > 1 and self._index_bytes() > INDEX_BYTES:
             self._opened.popitem(last=False)
         return opened
@@ -156,9 +168,9 @@ class HistoryReader:
 
     async def _chunk_at(self, wanted: Wanted, opened: _Opened, position: int) -> _Chunk:
         """One that has the frame there; what follows it is fetched where this reader seems to go on."""
-        name = wanted.object.name
+        where = wanted.where
         for (of, first), chunk in self._chunks.items():
-            if of == name and chunk.start <= position < chunk.end:
+            if of == where and chunk.start <= position < chunk.end:
                 self._chunks.move_to_end((of, first))
                 self.hits.add()
                 self._read_ahead(wanted, opened, chunk)
@@ -167,23 +179,23 @@ class HistoryReader:
             (
                 first
                 for of, first in self._fetching
-                if of == name and first <= position < self._end_of(opened, first)
+                if of == where and first <= position < self._end_of(opened, first)
             ),
             None,
         )
         is_first = start is None
-        task = self._fetch(wanted, opened, position) if start is None else self._fetching[name, start]
+        task = self._fetch(wanted, opened, position) if start is None else self._fetching[where, start]
         chunk = await _shared(task)
-        if not is_first or position == 0 or self._has_before(name, chunk.start):
+        if not is_first or position == 0 or self._has_before(where, chunk.start):
             self._read_ahead(wanted, opened, chunk)
         return chunk
 
-    def _has_before(self, name: str, position: int) -> bool:
+    def _has_before(self, where: Where, position: int) -> bool:
         """Whether somebody has just read what lies before that."""
-        return any(of == name and position == chunk.end for (of, _), chunk in self._chunks.items())
+        return any(of == where and position == chunk.end for (of, _), chunk in self._chunks.items())
 
     def _read_ahead(self, wanted: Wanted, opened: _Opened, chunk: _Chunk) -> None:
-        key = (wanted.object.name, chunk.end)
+        key = (wanted.where, chunk.end)
         is_there = chunk.end >= opened.frames_size or key in self._chunks or key in self._fetching
         if not is_there and len(self._fetching) < MAX_FETCHES // 2 and self._cache_bytes >= 2 * CHUNK_BYTES:
             self._fetch(wanted, opened, chunk.end)
@@ -199,7 +211,7 @@ class HistoryReader:
         return opened.frames_size if behind is None else behind
 
     def _fetch(self, wanted: Wanted, opened: _Opened, start: int) -> asyncio.Task[_Chunk]:
-        key = (wanted.object.name, start)
+        key = (wanted.where, start)
         task = self._fetching[key] = asyncio.ensure_future(self._get(wanted, opened, start))
         task.add_done_callback(lambda done: _over(self._fetching, key, done))
         return task
@@ -207,14 +219,14 @@ class HistoryReader:
     async def _get(self, wanted: Wanted, opened: _Opened, start: int) -> _Chunk:
         name, end = wanted.object.name, self._end_of(opened, start)
         async with self._turns:
-            data = await self._store.get(name, start, end - start)
+            data = await self._seen(wanted).get(name, start, end - start)
         if len(data) != end - start:
             raise CorruptSegment(
                 f"object {name} in {self._store.location} ends {end - start - len(data)} bytes early"
             )
         self.bytes.add(len(data))
         chunk = _Chunk(start, end, data)
-        self._chunks[name, start] = chunk
+        self._chunks[wanted.where, start] = chunk
         self._cached += end - start
         while self._chunks and (self._cached > self._cache_bytes or len(self._chunks) > MAX_CHUNKS):
             _, old = self._chunks.popitem(last=False)

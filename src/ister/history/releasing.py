@@ -110,9 +110,8 @@ class Releasing:
         if found is None:
             return False
         try:
-            verified = await self._exporting.verify(found.name, exported(self._cluster_id(), topic, segment))
-            if (verified.size, verified.crc) != (found.size, found.crc):
-                raise CorruptSegment(f"object {found.name} is not the one that was published")
+            wanted = exported(self._cluster_id(), topic, segment)
+            await self._exporting.verify_published(found, wanted)
         except (CorruptSegment, ObjectNotFound) as error:
             log.error("an object of the history is no good, the copies on nodes stay: %s", error.message)
             await self._metadata.propose(ReportObject(topic.uid, segment.uid, found.name, True))

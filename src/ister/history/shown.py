@@ -61,6 +61,10 @@ def _entry(segment: SegmentState, *, has_store: bool) -> HistoryEntry:
         node_of(found.exported_by) if found is not None else 0,
         found.published_at_us if found is not None else 0,
         segment.end_position,
+        found.position if found is not None else 0,
+        found.stored_size if found is not None else 0,
+        found.attempt if found is not None else 0,
+        max(segment.first_attempt, found.attempt + 1 if found is not None else 0),
     )
 
 
@@ -87,13 +91,7 @@ async def verify_segment(history: History | None, request: VerifyObject) -> Obje
         raise BadRequest(f"{topic.key_of(segment)} is not in the history yet")
     wanted = exported(history.cluster_id(), topic, segment)
     try:
-        verified = await history.exporting.verify(found.name, wanted)
+        await history.exporting.verify_published(found, wanted)
     except (CorruptSegment, ObjectNotFound) as error:
         return ObjectVerified(found.name, found.size, error.message)
-    if (verified.size, verified.crc) != (found.size, found.crc):
-        problem = (
-            f"object {found.name} has {verified.size} bytes with checksum {verified.crc:08x}, its descriptor "
-            f"says {found.size} and {found.crc:08x}"
-        )
-        return ObjectVerified(found.name, found.size, problem)
     return ObjectVerified(found.name, found.size)

@@ -10,7 +10,9 @@ between leaves an object that the next round finds again. An export of a segment
 left alone, whatever its attempt: whoever exports it adopts it, or passes it over.
 
 The node that leads the metadata sweeps every so often. It deletes what it found a round ago already, so that
-a reader that was just about to read it is done.
+a reader that was just about to read it is done. Objects that a merged one has replaced stay for
+`REPLACED_SECONDS`, also if somebody has the topic swept at once: longer than a reader takes that holds an old
+descriptor (E5). One that takes longer asks for the new one.
 """
 
 from __future__ import annotations
@@ -21,23 +23,31 @@ from collections.abc import Callable
 
 from ister.errors import IsterError
 from ister.history.names import ObjectName, parse_name
+from ister.io.clock import Clock
 from ister.io.object_store import ObjectStore, list_all
 from ister.metadata.commands import AbandonObject, Result
 from ister.metadata.copies import find_segment
+from ister.metadata.history import object_from
 from ister.metadata.store import MetadataStore
+from ister.metadata.topics import HistoryObject
 from ister.metrics import Counter
 
 log = logging.getLogger("ister.history")
 
 SWEEP_SECONDS = 600.0
+REPLACED_SECONDS = 3600.0
+"""So long what was replaced can be read."""
 MAX_REMEMBERED = 100_000
 """Names that wait for their second round; more of them wait for a later one."""
 
 
 class Sweeping:
-    def __init__(self, metadata: MetadataStore, store: ObjectStore, cluster_id: Callable[[], str]) -> None:
+    def __init__(
+        self, metadata: MetadataStore, store: ObjectStore, clock: Clock, cluster_id: Callable[[], str]
+    ) -> None:
         self._metadata = metadata
         self._store = store
+        self._clock = clock
         self._cluster_id = cluster_id
         self._found: set[str] = set()
         """By the last round, of those that nobody names."""
@@ -86,12 +96,20 @@ class Sweeping:
         state = self._metadata.state
         topic = state.topic_by_uid(name.topic_uid)
         segment = find_segment(topic, name.segment_uid) if topic is not None else None
-        if segment is None:
-            return max(name.topic_uid, name.segment_uid) <= state.applied_index
-        return segment.history is not None and segment.history.name != str(name)
+        found = object_from(topic, name.segment_uid) if topic is not None else None
+        if found is not None and found.name == str(name):
+            return False
+        if segment is None and max(name.topic_uid, name.segment_uid) > state.applied_index:
+            return False
+        if segment is not None and segment.history is None:
+            return False
+        return found is None or not found.is_part or self._seconds_since(found) >= REPLACED_SECONDS
+
+    def _seconds_since(self, found: HistoryObject) -> float:
+        return (self._clock.now_us() - found.published_at_us) / 1e6
 
     async def _delete(self, name: ObjectName) -> bool:
-        command = AbandonObject(name.topic_uid, name.segment_uid, name.attempt)
+        command = AbandonObject(name.topic_uid, name.segment_uid, name.attempt, str(name))
         outcome = await self._metadata.propose(command)
         if outcome.result not in (Result.APPLIED, Result.STALE):
             log.info("an object stays: %s", outcome.detail, extra={"fields": {"object": str(name)}})

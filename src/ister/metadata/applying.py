@@ -39,6 +39,7 @@ from ister.metadata.commands import (
     ReleaseCopies,
     ReleaseTopic,
     RemoveNode,
+    ReplaceObjects,
     ReportCopies,
     ReportObject,
     RequestMove,
@@ -54,6 +55,7 @@ from ister.metadata.commands import (
 from ister.metadata.copies import report_copies
 from ister.metadata.cursors import claim_cursor, flush_cursors
 from ister.metadata.history import change_history
+from ister.metadata.merging import replace_objects
 from ister.metadata.nodes import why_not_placed
 from ister.metadata.pins import set_pins
 from ister.metadata.subscriptions import change_subscription, flush
@@ -159,6 +161,7 @@ TO_TOPICS: Final[dict[type[TopicCommand], ApplyToTopic]] = {
     AcceptLoss: _accept_loss,
     AcceptGone: lambda state, index, topic, command: accept_gone(index, topic, state.nodes, command),
     ClaimCursor: lambda state, index, topic, command: claim_cursor(index, topic, state.nodes, command),
+    ReplaceObjects: lambda state, index, topic, command: replace_objects(index, topic, command),
     RequestMove: lambda state, index, topic, command: state.moves.request(index, topic, state.nodes, command),
     ReleaseTopic: lambda state, index, topic, command: state.moves.release(index, topic, command),
     CreateSubscription: _subscription,

@@ -1,7 +1,8 @@
 """What of a topic is in the history: published, abandoned, released, found damaged (E1, E3, C3).
 
 Fault model: commands come late, twice, or from somebody whose view is old. What holds:
-- A segment has one published object, with all of its records, and keeps it for as long as it is in the chain.
+- A segment has one published object, with all of its records, for as long as it is in the chain. Only another
+  one with the same bytes takes its place (`metadata.merging`).
 - What was abandoned is never published afterwards, and what is published is never abandoned.
 - Nobody is left in a segment's list only where an object is published that nobody has reported damaged.
 
@@ -10,7 +11,9 @@ Functions of the state and a command (R3).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
+from itertools import islice
 
 import msgspec
 
@@ -35,6 +38,8 @@ def change_history(index: int, topics: Mapping[int, TopicState], command: Histor
         if max(command.topic_uid, command.segment_uid) > index:
             # Whoever proposes this is of another cluster, or this metadata is an old copy: nothing is known.
             return Outcome(Result.REFUSED, index, f"there is no segment {command.segment_uid} yet")
+        if isinstance(command, AbandonObject) and topic is not None and is_named(topic, command):
+            return _is_published(index, topic, command.name)
         return Outcome(Result.STALE, index, f"segment {command.segment_uid} was trimmed or deleted")
     match command:
         case PublishObject():
@@ -71,11 +76,30 @@ def _publish(index: int, topic: TopicState, segment: SegmentState, command: Publ
 
 
 def _abandon(index: int, topic: TopicState, segment: SegmentState, command: AbandonObject) -> Outcome:
-    if segment.history is not None and segment.history.attempt == command.attempt:
-        detail = f"{segment.history.name} is published, and is not abandoned"
-        return Outcome(Result.REFUSED, index, detail, topic.uid)
+    found = segment.history
+    if found is not None and not command.name and found.attempt == command.attempt:
+        return _is_published(index, topic, found.name)
+    if is_named(topic, command):
+        return _is_published(index, topic, command.name)
     segment.first_attempt = max(segment.first_attempt, command.attempt + 1)
     return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
+
+
+def _is_published(index: int, topic: TopicState, name: str) -> Outcome:
+    return Outcome(Result.REFUSED, index, f"{name} is published, and is not abandoned", topic.uid)
+
+
+def is_named(topic: TopicState, command: AbandonObject) -> bool:
+    found = object_from(topic, command.segment_uid)
+    return found is not None and found.name == command.name
+
+
+def object_from(topic: TopicState, segment_uid: int) -> HistoryObject | None:
+    """The descriptor that names an object which begins with this segment, if any does: that of the segment
+    itself, or where retention has dropped the first ones of a merged object, of the next one that is left."""
+    at = bisect_left(topic.segments, segment_uid, key=lambda one: one.uid)
+    later = islice(topic.segments, at, None)
+    return next((one.history for one in later if one.history is not None), None)
 
 
 def _release(index: int, topic: TopicState, segment: SegmentState, command: ReleaseCopies) -> Outcome:

@@ -42,6 +42,15 @@ class HistoryObject(msgspec.Struct, array_like=True, frozen=True, gc=False):
     published_at_us: int
     damaged: bool = False
     """Somebody has read it, and it was not what it should be: no copy is released for its sake (C3)."""
+    position: int = 0
+    """Where its bytes begin, in a merged object: one that has those of several segments, end to end (E5)."""
+    stored_size: int = 0
+    """Of that merged object, all of it. 0: the object has this segment alone, and `size` is its size."""
+
+    @property
+    def is_part(self) -> bool:
+        """Of a merged object."""
+        return self.stored_size > 0
 
 
 class SegmentState(msgspec.Struct, array_like=True, gc=False):

@@ -35,6 +35,14 @@ class HistoryEntry(Message, frozen=True):
     published_at_us: int = 0
     frames_size: int = 0
     """How many bytes of frames the segment has."""
+    position: int = 0
+    """Where its bytes begin in the object, which has those of several segments,"""
+    stored_size: int = 0
+    """and how large all of that object is; 0 of one that has this segment alone."""
+    attempt: int = 0
+    """Of the object."""
+    next_attempt: int = 0
+    """An object that begins with this segment has this attempt at least, or is never published."""
 
 
 class HistoryList(Message, frozen=True):
@@ -72,6 +80,31 @@ class SweepHistory(Message, frozen=True):
 
 class HistorySwept(Message, frozen=True):
     deleted: list[str]
+
+
+class ReplacedPart(Message, frozen=True):
+    """A segment whose bytes are in a merged object."""
+
+    segment_uid: int
+    attempt: int
+    """Of the object which they were copied from."""
+
+
+class MergeObjects(Message, frozen=True):
+    """Let one object, uploaded and read back to its end, take the place of those of its segments."""
+
+    topic: str
+    topic_uid: int
+    attempt: int
+    parts: list[ReplacedPart]
+    """Neighbours, in order; the object has their bytes end to end."""
+
+
+class ObjectsMerged(Message, frozen=True):
+    name: str
+    size: int
+    problem: str = ""
+    """Why nothing was changed; empty if the segments are in that object now."""
 
 
 class LookUp(Message, frozen=True):

@@ -42,6 +42,7 @@ class Kind(IntEnum):
     SWEEP_HISTORY = 32
     LOOK_UP = 33
     EXPLAIN = 34
+    MERGE_OBJECTS = 35
     MOVE_TOPIC = 40
     """This one and the next: `ister.protocol.moves`."""
     LIST_MOVES = 41

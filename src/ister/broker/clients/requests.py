@@ -31,12 +31,21 @@ from ister.broker.view.descriptions import ask_about, describe_elsewhere
 from ister.broker.view.explaining import explain
 from ister.broker.view.paths import look_up
 from ister.errors import BadRequest, IsterError, UnknownTopic
+from ister.history.replacing import merge_objects
 from ister.history.shown import list_history, sweep_topic, verify_segment
 from ister.names import is_system
 from ister.protocol import messages, moves
 from ister.protocol.codec import MAX_HEADER_BYTES, encode_header
 from ister.protocol.codec import decode_header as decode_message
-from ister.protocol.history import Explain, ListHistory, LookedUp, LookUp, SweepHistory, VerifyObject
+from ister.protocol.history import (
+    Explain,
+    ListHistory,
+    LookedUp,
+    LookUp,
+    MergeObjects,
+    SweepHistory,
+    VerifyObject,
+)
 from ister.protocol.messages import EARLIEST, LATEST, Kind
 from ister.protocol.peer import AdminRequest, node_of
 from ister.protocol.standing import Standing
@@ -87,6 +96,7 @@ class Requests:
             Kind.LIST_HISTORY: self._list_history,
             Kind.VERIFY_OBJECT: self._verify_object,
             Kind.SWEEP_HISTORY: self._sweep_history,
+            Kind.MERGE_OBJECTS: self._merge_objects,
             Kind.LOOK_UP: self._look_up,
             Kind.EXPLAIN: self._explain,
             Kind.MOVE_TOPIC: self._move_topic,
@@ -223,6 +233,11 @@ class Requests:
         request = decode_message(SweepHistory, header)
         await self._broker.metadata.read_index(GATHER_SECONDS)
         self.respond(connection, correlation, await sweep_topic(self._broker.history, request.topic))
+
+    async def _merge_objects(self, connection: Connection, correlation: int, header: bytes) -> None:
+        request = decode_message(MergeObjects, header)
+        await self._be_current()
+        self.respond(connection, correlation, await merge_objects(self._broker.history, request))
 
     async def _look_up(self, connection: Connection, correlation: int, header: bytes) -> None:
         request = decode_message(LookUp, header)

@@ -31,13 +31,15 @@ class HistoryReads:
         self._end_offset = end_offset
 
     async def read(self, segment: SegmentState, offset: int, max_bytes: int) -> Found:
-        reader, wanted = self._reader(), self._wanted(segment)
-        return await self._told(segment, offset, reader.read(wanted, offset, max_bytes))
+        reader = self._reader()
+        return await self._told(segment, offset, lambda wanted: reader.read(wanted, offset, max_bytes))
 
     async def offset_at(self, segment: SegmentState, time_us: int) -> int | None:
         """None if the segment was trimmed while it was being read."""
-        reader, wanted = self._reader(), self._wanted(segment)
-        found = await self._told(segment, segment.base_offset, reader.offset_at(wanted, time_us))
+        reader = self._reader()
+        found = await self._told(
+            segment, segment.base_offset, lambda wanted: reader.offset_at(wanted, time_us)
+        )
         return found if segment in self._topic.state.segments else None
 
     def _reader(self) -> HistoryReader:
@@ -55,11 +57,13 @@ class HistoryReads:
         assert segment.history is not None and history is not None
         return Wanted(topic.key_of(segment), exported(history.cluster_id(), topic, segment), segment.history)
 
-    async def _told(self, segment: SegmentState, offset: int, work: Awaitable[T]) -> T:
-        topic = self._topic
+    async def _told(self, segment: SegmentState, offset: int, work: Callable[[Wanted], Awaitable[T]]) -> T:
+        topic, wanted = self._topic, self._wanted(segment)
         try:
-            return await work
+            return await work(wanted)
         except (CorruptSegment, ObjectNotFound) as error:
+            if segment.history is not None and segment.history.name != wanted.object.name:
+                return await self._told(segment, offset, work)  # replaced while it was read
             if topic.is_deleted:
                 raise topic.deleted() from None
             if offset < topic.state.start_offset:

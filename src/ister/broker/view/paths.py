@@ -111,6 +111,7 @@ def descriptor(topic: TopicState, segment: SegmentState) -> dict[str, Any]:
         "first_append_time_us": None if found is None else found.first_append_time_us,
         "last_append_time_us": segment.last_append_time_us,
         "object": None if found is None else found.name,
+        "position": 0 if found is None else found.position,
         "exported_by": None if found is None else node_of(found.exported_by),
         "nodes": [node_of(member) for member in segment.replicas],
     }

@@ -18,8 +18,10 @@ from ister.metadata.commands.copies import (
 )
 from ister.metadata.commands.history import (
     AbandonObject,
+    MergedPart,
     PublishObject,
     ReleaseCopies,
+    ReplaceObjects,
     ReportObject,
 )
 from ister.metadata.commands.losses import (
@@ -93,6 +95,7 @@ __all__ = [
     "FlushSubscriptions",
     "FoundCluster",
     "KeptPart",
+    "MergedPart",
     "OpenedSegment",
     "Outcome",
     "PauseSubscription",
@@ -101,6 +104,7 @@ __all__ = [
     "ReleaseCopies",
     "ReleaseTopic",
     "RemoveNode",
+    "ReplaceObjects",
     "ReportCopies",
     "ReportObject",
     "Reported",

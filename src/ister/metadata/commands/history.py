@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ister.metadata.commands.base import Command
+import msgspec
+
+from ister.metadata.commands.base import Command, TopicCommand
 
 
 class PublishObject(Command, frozen=True):
@@ -26,7 +28,32 @@ class AbandonObject(Command, frozen=True):
 
     topic_uid: int
     segment_uid: int
+    """Of a merged object the first one."""
     attempt: int
+    name: str = ""
+    """Refused while this is what a descriptor names, of whichever segment. Empty of commands from before
+    objects were merged: those go by the attempt."""
+
+
+class MergedPart(msgspec.Struct, array_like=True, frozen=True):
+    """A segment whose bytes are in a merged object."""
+
+    segment_uid: int
+    attempt: int
+    """That of the object which it was copied from: what is compared. It rises with each that is published."""
+
+
+class ReplaceObjects(TopicCommand, frozen=True):
+    """One object has the bytes of all these segments, end to end, verified (E5): a compare-and-set on each of
+    their descriptors, of all or of none."""
+
+    name: str
+    attempt: int
+    """Of the first segment, as in its name; above those of all parts."""
+    parts: list[MergedPart]
+    """Neighbours in the chain, in order."""
+    made_by: int
+    at_us: int
 
 
 class ReleaseCopies(Command, frozen=True):
