@@ -55,8 +55,13 @@ CLUSTER: Final[dict[str, tuple[Callable[[Path, int], dict[str, Any]], int]]] = {
     "failover": (measure_failover, 20),
 }
 """What takes three nodes: by name in the results, how it is measured, and how many times."""
-SPARK: Final = {"spark_scan": ("scan", 10_000_000), "spark_writes": ("writes", 2_000_000)}
-"""By name in the results: which bench of Spark, and how many rows."""
+SPARK: Final[dict[str, tuple[str, dict[str, int]]]] = {
+    "spark_scan": ("scan", {"rows": 10_000_000}),
+    "spark_history": ("history", {"rows": 10_000_000}),
+    "spark_growth": ("growth", {"gigabytes": 100, "segments": 10_000}),
+    "spark_writes": ("writes", {"rows": 2_000_000}),
+}
+"""By name in the results: which bench of Spark, and how much of what."""
 REPLICATED: Final = "replicated"
 REPLICATED_RECORDS: Final = 4_000_000
 """Of 100 B, in each run on three nodes."""
@@ -84,12 +89,13 @@ def ister_bench(mode: str, options: dict[str, int]) -> Fields:
 def measure_spark(quick: bool, repeats: int | None, only: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Each in a process of its own: what a session keeps is no part of the next one."""
     results: dict[str, dict[str, Any]] = {}
-    for name, (bench, rows) in SPARK.items():
+    for name, (bench, sizes) in SPARK.items():
         if only and name not in only:
             continue
         say(f"Spark: {name}")
         command = [sys.executable, "-m", f"bench.spark.{bench}"]
-        command += ["--rows", str(rows // QUICK_PART if quick else rows)]
+        for option, size in sizes.items():
+            command += [f"--{option}", str(size // QUICK_PART if quick else size)]
         command += ["--repeats", str(repeats)] if repeats is not None else []
         done = subprocess.run(command, stdout=subprocess.PIPE)
         if done.returncode != 0:

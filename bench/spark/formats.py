@@ -66,10 +66,11 @@ class Format(Protocol):
 class IsterFormat:
     """A topic of one broker with its defaults, which runs beside Spark on the same machine."""
 
-    name = "ister"
-
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, name: str = "ister", **options: str) -> None:
+        """`options` are those of the read."""
+        self.name = name
         self._bootstrap = bootstrap
+        self._options = options
 
     def fill(self, spark: SparkSession, rows: Rows) -> None:
         asyncio.run(self._append(rows))
@@ -94,7 +95,7 @@ class IsterFormat:
     def table(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:
         schema = ", ".join(f"{name} {_TYPES[name]}" for name in columns)
         reader = spark.read.format("ister").schema(schema).option("bootstrap.servers", self._bootstrap)
-        return reader.option("subscribe", TOPIC).load()
+        return reader.option("subscribe", TOPIC).options(**self._options).load()
 
 
 class ParquetFormat:

@@ -59,6 +59,10 @@ if TYPE_CHECKING:
     "--catalog-property", "catalog_properties", metavar="NAME=VALUE", multiple=True, help="A property of it."
 )
 @click.option("--table", metavar="NAME", help="The table's name in the catalog; else that of the topic.")
+@click.option("--optimize", is_flag=True, help="Then make few large files of many small ones.")
+@click.option(
+    "--expire", is_flag=True, help="Then forget old versions of the table, which nobody can read any more."
+)
 @click.option("--vacuum", is_flag=True, help="Then remove files that no commit names.")
 @click.option(
     "--older-than",
@@ -66,7 +70,7 @@ if TYPE_CHECKING:
     type=duration,
     default="24h",
     show_default=True,
-    help="How old such files must be: longer than any job takes.",
+    help="How old such files and versions must be: longer than any job takes, or anybody reads.",
 )
 @pipeline_options
 @client_options
@@ -79,6 +83,7 @@ def tier(
     every: int | None,
     schema_file: Path | None,
     catalog_properties: tuple[str, ...],
+    expire: bool,
     vacuum: bool,
     older_than: int,
     file_size: int,
@@ -107,6 +112,7 @@ def tier(
         "schema": None if schema_file is None else schema_file.read_text(),
         "file_bytes": file_size,
         "catalog_properties": parse_pairs(catalog_properties, "--catalog-property"),
+        "expire_older_than_s": older_than / 1000 if expire else None,
         "vacuum_older_than_s": older_than / 1000 if vacuum else None,
     }
     topic = keywords.pop("topic")
@@ -140,7 +146,8 @@ def _check(terminal: Terminal, topic: str, keywords: dict[str, Any]) -> None:
 
 def _news(run: JobRun, topic: str, keywords: dict[str, Any]) -> TierView | None:
     view = _round(run, topic, keywords)
-    return view if view.done.commits or view.done.vacuumed else None
+    done = view.done
+    return view if done.commits or done.vacuumed or done.expired or any(done.optimized) else None
 
 
 def _round(run: JobRun, topic: str, keywords: dict[str, Any]) -> TierView:

@@ -35,6 +35,8 @@ class TierView(NamedTuple):
                 "dead_letters": done.dead_letters,
                 "commits": done.commits,
                 "gaps": [list(gap) for gap in done.gaps],
+                "optimized_files": done.optimized[0],
+                "expired": done.expired,
                 "vacuumed": done.vacuumed,
                 "complete": done.is_complete,
                 "seconds": round(done.seconds, 3),
@@ -43,7 +45,7 @@ class TierView(NamedTuple):
 
     def to_text(self, paint: Paint) -> str:
         done = self.done
-        if not done.commits and not done.vacuumed:
+        if not (done.commits or done.vacuumed or done.expired or any(done.optimized)):
             return (
                 f"{done.table} has all of {done.topic}: offsets up to {done.next_offset - 1:,}"
                 if (done.next_offset)
@@ -61,6 +63,11 @@ class TierView(NamedTuple):
         if done.gaps:
             missing = ", ".join(f"{start:,} to {end - 1:,}" for start, end in done.gaps)
             facts.append(("not there", paint("yellow", f"offsets {missing}")))
+        if any(done.optimized):
+            gone, come = done.optimized
+            facts.append(("optimized", f"{counted(gone, 'file')} into {come:,}"))
+        if done.expired:
+            facts.append(("expired", counted(done.expired, "old version")))
         if done.vacuumed:
             facts.append(("vacuumed", counted(done.vacuumed, "file")))
         facts.append(("took", f"{done.seconds:.1f} s"))

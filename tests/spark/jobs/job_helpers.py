@@ -44,7 +44,8 @@ def read_parquet(path: Path | str) -> pa.Table:
     """By its manifest, which is plain JSON."""
     root = Path(path)
     commits = [json.loads(each.read_text()) for each in sorted((root / "_ister" / "commits").glob("*.json"))]
-    files = [file["path"] for commit in commits for file in commit["files"]]
+    gone = {path for commit in commits for path in commit.get("removes", ())}
+    files = [file["path"] for commit in commits for file in commit["files"] if file["path"] not in gone]
     tables = [pq.ParquetFile(root / each).read() for each in files]
     return _by_offset(pa.concat_tables(tables)) if tables else pa.table({"offset": []})
 

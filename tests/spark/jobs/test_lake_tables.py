@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from job_helpers import DAY_US, FIRST_DAY_US, data_files, offsets_of, read_table
 
-from ister.errors import ConfigError, StoreUnavailable, TableMismatch
+from ister.errors import BadRequest, ConfigError, StoreUnavailable, TableMismatch
 from ister.spark.jobs.lake.delta import DeltaTable
 from ister.spark.jobs.lake.iceberg import IcebergTable
 from ister.spark.jobs.lake.opening import Target, find_table, open_table
@@ -292,10 +292,12 @@ def test_what_the_store_says_is_told_in_one_line_with_the_table(tmp_path: Path) 
         table.commit(written(table, 0, 5), None, Coverage(0, 5))
 
 
-def test_a_manifest_needs_a_directory() -> None:
-    with pytest.raises(Exception, match="for a directory") as caught:
-        find_table(Target("parquet", "s3://bucket/table"), "default/orders")
-    assert "--to delta" in caught.value.hint  # type: ignore[attr-defined]
+def test_a_manifest_needs_a_directory_or_a_bucket_and_a_catalog_is_in_no_bucket() -> None:
+    with pytest.raises(BadRequest, match="can't be at 'gs://bucket/table'") as caught:
+        find_table(Target("parquet", "gs://bucket/table"), "default/orders")
+    assert "s3://" in caught.value.hint
+    with pytest.raises(ConfigError, match="needs a catalog"):
+        find_table(Target("iceberg", "s3://bucket/table"), "default/orders")
 
 
 def test_a_catalog_that_can_not_be_opened_says_how_to_describe_it() -> None:

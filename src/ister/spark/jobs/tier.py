@@ -65,6 +65,10 @@ class Tiered:
     commits: int = 0
     gaps: list[tuple[int, int]] = field(default_factory=list)
     """Offsets that were not there, and that it was told to do without."""
+    optimized: tuple[int, int] = (0, 0)
+    """Files that went into larger ones, and how many these are."""
+    expired: int = 0
+    """Old versions of the table that are forgotten, as far as its format counts them."""
     vacuumed: int = 0
     seconds: float = 0.0
 
@@ -89,6 +93,8 @@ def tier(
     catalog: str | None = None,
     catalog_properties: Mapping[str, str] | None = None,
     table: str | None = None,
+    optimize: bool = False,
+    expire_older_than_s: float | None = None,
     vacuum_older_than_s: float | None = None,
     watch: Watch | None = None,
     stop: Stop | None = None,
@@ -97,7 +103,8 @@ def tier(
 
     `decode` is `json` or `avro`, `schema` the text of the schema then. With `skip_missing`, offsets that are
     not there (trimmed, given up, damaged) become gaps of the table; without, they are an error that names
-    them.
+    them. Afterwards, small files go into large ones (`optimize`), versions of the table that are older than
+    so many seconds are forgotten (`expire_older_than_s`), and files that no commit names are removed.
     """
     target = Target(to, path, catalog, dict(catalog_properties or {}), table)
     target.check()
@@ -117,6 +124,10 @@ def tier(
     )  # fmt: skip
     job.check_not_ahead()
     done = job.run()
+    if optimize:
+        done.optimized = job.optimize()
+    if expire_older_than_s is not None:
+        done.expired = job.expire(expire_older_than_s)
     if vacuum_older_than_s is not None:
         done.vacuumed = job.vacuum(vacuum_older_than_s)
     done.seconds = time.monotonic() - started
@@ -262,9 +273,34 @@ class _TierJob:
             if self._round(covered, begun, at_once) or self._stop.is_asked:
                 return self._done
 
+    def optimize(self) -> tuple[int, int]:
+        from ister.spark.jobs.tiering.optimizing import RewritePlan, optimize_table
+        from ister.spark.jobs.tiering.plan import dead_letter_schema
+
+        removed = added = 0
+        for table in self._tables:
+            is_dead = table is self._dead
+            plan = RewritePlan(
+                table.location,
+                dead_letter_schema() if is_dead else self._schema,
+                self._origin.partition_by,
+                self._file_bytes,
+                self._decoding is not None and not is_dead,
+            )
+            at_once = parallelism(self._spark)
+            gone, come = optimize_table(self._spark, table, plan, at_once=at_once, stop=self._stop)
+            removed, added = removed + gone, added + come
+        return removed, added
+
+    def expire(self, older_than_s: float) -> int:
+        return sum(table.expire(older_than_s) for table in self._tables)
+
     def vacuum(self, older_than_s: float) -> int:
-        tables = [self._table] if self._dead is None else [self._table, self._dead]
-        return sum(len(table.vacuum(older_than_s)) for table in tables)
+        return sum(len(table.vacuum(older_than_s)) for table in self._tables)
+
+    @property
+    def _tables(self) -> list[LakeTable]:
+        return [self._table] if self._dead is None else [self._table, self._dead]
 
     def _begin(self, covered: Coverage | None) -> Coverage:
         """Where the next offset is to come from; behind what was trimmed, if that is allowed."""

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from ister.errors import IsterError, OffsetOutOfRange
 from ister.spark.jobs.auditing.findings import TABLE, Finding, runs, shown
+from ister.spark.jobs.lake.leftovers import filesystem_of
 from ister.spark.jobs.snapshot import Share
 from ister.spark.jobs.tiering.plan import WritePlan, dead_letter_schema, log_schema
 from ister.spark.jobs.tiering.writing import shape
@@ -116,8 +117,6 @@ def _read(
     only_offsets: bool,
 ) -> pa.Table:
     """The rows of these offsets, in order. Columns that the table is partitioned by are in no file."""
-    from ister.spark.jobs.tiering.files import filesystem_of
-
     names = ["offset"] if only_offsets else schema.names
     wanted = pa.schema([schema.field(name) for name in names])
     tables = []

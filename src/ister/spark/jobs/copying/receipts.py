@@ -16,7 +16,7 @@ import msgspec
 
 from ister.errors import BadRequest, ReceiptMismatch
 from ister.spark.jobs.copying.staging import Part
-from ister.spark.jobs.lake.parquet import sync_directory
+from ister.spark.jobs.lake.folders import sync_directory
 from ister.spark.jobs.snapshot import Snapshot
 
 FORM: Final = 1

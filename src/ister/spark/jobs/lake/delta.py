@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ister.errors import DependencyMissing, StoreUnavailable, TableMismatch
+from ister.spark.jobs.lake.leftovers import old_files, remove
 from ister.spark.jobs.lake.table import FILE_PREFIX, UNKNOWN, Coverage, DataFile, Origin
 
 if TYPE_CHECKING:
@@ -154,6 +155,27 @@ class DeltaTable:
             for row in rows
         ]
 
+    def compact(self, file_bytes: int) -> tuple[int, int] | None:
+        self._table.update_incremental()
+        done = self._table.optimize.compact(target_size=file_bytes)
+        return done["numFilesRemoved"], done["numFilesAdded"]
+
+    def replace(self, old: Sequence[DataFile], new: Sequence[DataFile]) -> bool:
+        raise NotImplementedError("Delta's own library compacts")
+
+    def expire(self, older_than_s: float) -> int:
+        """The log of commits goes as far as the table's own `logRetentionDuration` lets it."""
+        self._table.update_incremental()
+        before = self._table.version()
+        self._table.create_checkpoint()
+        self._table.cleanup_metadata()
+        found = self._table.vacuum(
+            ceil(older_than_s / 3600), dry_run=False, enforce_retention_duration=False, full=False
+        )
+        self._table.update_incremental()
+        assert self._table.version() >= before
+        return len(found)
+
     def vacuum(self, older_than_s: float) -> list[str]:
         """Delta's own, in full: what the table needs no more, and what it never had."""
         self._table.update_incremental()
@@ -161,15 +183,11 @@ class DeltaTable:
         found = self._table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
         if "://" in self._location:
             return self._vacuumed(found, hours)
-        before = time.time() - older_than_s
-        ours = [
-            path
-            for path in found
-            if Path(path).name.startswith(FILE_PREFIX) and Path(self._location, path).stat().st_mtime < before
-        ]
-        for path in ours:
-            Path(self._location, path).unlink()
-        return ours
+        # It lists what the log has as removed, too, also where that is gone already.
+        ours = {path for path in found if Path(path).name.startswith(FILE_PREFIX)}
+        return remove(
+            self._location, [path for path in old_files(self._location, older_than_s) if path in ours]
+        )
 
     def _vacuumed(self, found: list[str], hours: int) -> list[str]:
         if not found:

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ister.errors import ConfigError, DependencyMissing, StoreUnavailable, TableMismatch
+from ister.spark.jobs.lake.leftovers import old_files, remove
 from ister.spark.jobs.lake.table import UNKNOWN, Coverage, DataFile, Origin
 
 if TYPE_CHECKING:
@@ -140,18 +143,50 @@ class IcebergTable:
             UNKNOWN if high is None else high,
         )
 
-    def vacuum(self, older_than_s: float) -> list[str]:
-        """What no snapshot names. Of a table in a directory only: object stores have their own way."""
-        from ister.spark.jobs.lake.parquet import local_path, old_files
+    def compact(self, file_bytes: int) -> None:
+        """`pyiceberg` has no rewriting of files of its own."""
+        return
 
-        root = local_path(self.location)
-        old = list(old_files(root, older_than_s))
+    def replace(self, old: Sequence[DataFile], new: Sequence[DataFile]) -> bool:
+        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.io.pyarrow import parquet_files_to_data_files
+
+        self._table.refresh()
+        files = [task.file for task in self._table.scan().plan_files()]
+        there = {file.file_path.removeprefix("file://"): file for file in files}
+        going = [there.get(f"{self.location}/{file.path}") for file in old]
+        if None in going:
+            return False
+        coming = [f"{self.location}/{file.path}" for file in new]
+        covers = {_COVERS: self._table.properties[_COVERS]}
+        self._table.metadata.properties[_RETRIES] = "0"
+        try:
+            with self._table.transaction() as commit:
+                made = list(parquet_files_to_data_files(self._table.io, commit.table_metadata, iter(coming)))
+                with commit.update_snapshot(snapshot_properties=covers).overwrite() as change:
+                    for gone in going:
+                        assert gone is not None
+                        change.delete_data_file(gone)
+                    for come in made:
+                        change.append_data_file(come)
+        except CommitFailedException:
+            return False
+        return True
+
+    def expire(self, older_than_s: float) -> int:
+        self._table.refresh()
+        before = len(self._table.snapshots())
+        moment = datetime.now(UTC) - timedelta(seconds=older_than_s)
+        self._table.maintenance.expire_snapshots().older_than(moment.replace(tzinfo=None)).commit()
+        self._table.refresh()
+        return before - len(self._table.snapshots())
+
+    def vacuum(self, older_than_s: float) -> list[str]:
+        """What no snapshot names."""
+        old = list(old_files(self.location, older_than_s))
         self._table.refresh()  # looked at last: what was committed meanwhile is kept
         named = {path.removeprefix("file://") for path in self._all_files()}
-        found = [each for each in old if str(root / each) not in named]
-        for each in found:
-            (root / each).unlink(missing_ok=True)
-        return found
+        return remove(self.location, [each for each in old if f"{self.location}/{each}" not in named])
 
     def _all_files(self) -> list[str]:
         found: list[str] = self._table.inspect.all_files().column("file_path").to_pylist()
@@ -170,7 +205,7 @@ def open_catalog(path: str | None, name: str | None, properties: Mapping[str, st
         ) from error
     if name is not None:
         try:
-            return load_catalog(name, **properties)
+            return load_catalog(name, **{**_store_of_environment(), **properties})
         except ValueError as error:
             raise ConfigError(
                 f"the catalog {name!r} can't be opened: {error}",
@@ -179,6 +214,11 @@ def open_catalog(path: str | None, name: str | None, properties: Mapping[str, st
     if path is None:
         raise ConfigError(
             "neither a path nor a catalog is given", hint="Give --path DIRECTORY, or --catalog NAME."
+        )
+    if "://" in path.removeprefix("file://"):
+        raise ConfigError(
+            f"an Iceberg table at {path} needs a catalog: a bucket holds its files, and no catalog",
+            hint="Give --catalog NAME --catalog-property uri=... --catalog-property warehouse=s3://...",
         )
     root = Path(path.removeprefix("file://")).absolute()
     root.mkdir(parents=True, exist_ok=True)
@@ -192,6 +232,13 @@ def open_catalog(path: str | None, name: str | None, properties: Mapping[str, st
         return load_catalog("ister", **given)
     except Exception:  # of a new one, another job may have made the tables at this moment
         return load_catalog("ister", **given)
+
+
+def _store_of_environment() -> dict[str, str]:
+    """A server that speaks S3, which other libraries find by the environment and this one does not. Never the
+    credentials: properties are shown, and those it finds by itself."""
+    given = {"s3.endpoint": os.environ.get("AWS_ENDPOINT_URL"), "s3.region": os.environ.get("AWS_REGION")}
+    return {name: value for name, value in given.items() if value}
 
 
 def _make_namespace(catalog: Catalog, name: str) -> None:

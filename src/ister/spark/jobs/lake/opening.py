@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ister.errors import BadRequest, ConfigError, ObjectNotFound
+from ister.spark.jobs.lake.folders import open_folder
 from ister.spark.jobs.lake.table import DEAD_LETTERS, LakeTable, Origin, check_same
 from ister.spark.jobs.lake.told import ToldTable, told
 
@@ -95,7 +96,7 @@ def format_at(path: str) -> str:
         raise ObjectNotFound(
             f"there is no table at {path}", hint="`ister pipeline tier` makes one; check the path."
         )
-    return "delta"
+    return "parquet" if open_folder(path).read("_ister/table.json") is not None else "delta"
 
 
 def find_dead_letters(target: Target, origin: Origin) -> LakeTable | None:

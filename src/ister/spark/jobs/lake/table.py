@@ -128,6 +128,18 @@ class LakeTable(Protocol):
     def files(self) -> list[DataFile]:
         """All that the table has now."""
 
+    def compact(self, file_bytes: int) -> tuple[int, int] | None:
+        """Put files of about this size in the place of smaller ones, by the format's own library: how many
+        went, and how many came. None where it can't, and `replace` is the way."""
+
+    def replace(self, old: Sequence[DataFile], new: Sequence[DataFile]) -> bool:
+        """Put files in the place of others that have the same rows; how far the table is stays as it is.
+        False, with nothing done, if somebody else has changed the table meanwhile."""
+
+    def expire(self, older_than_s: float) -> int:
+        """Forget versions of the table that are older than this: nobody can read them any more, and `vacuum`
+        removes what only they had. How many there were."""
+
     def schema(self) -> pa.Schema:
         """Its columns, those that it is partitioned by included."""
 

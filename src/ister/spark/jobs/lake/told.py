@@ -68,6 +68,18 @@ class ToldTable:
         with told(self._name):
             return self._table.files()
 
+    def compact(self, file_bytes: int) -> tuple[int, int] | None:
+        with told(self._name):
+            return self._table.compact(file_bytes)
+
+    def replace(self, old: Sequence[DataFile], new: Sequence[DataFile]) -> bool:
+        with told(self._name):
+            return self._table.replace(old, new)
+
+    def expire(self, older_than_s: float) -> int:
+        with told(self._name):
+            return self._table.expire(older_than_s)
+
     def schema(self) -> pa.Schema:
         return self._table.schema()
 

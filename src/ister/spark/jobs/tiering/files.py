@@ -17,7 +17,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow.fs import LocalFileSystem
 
+from ister.spark.jobs.lake.leftovers import filesystem_of
 from ister.spark.jobs.lake.table import FILE_PREFIX, DataFile
 
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
@@ -125,7 +127,8 @@ class _File:
         self.full_path = full_path
         self._filesystem = filesystem
         self._partition = partition
-        filesystem.create_dir(full_path.rpartition("/")[0], recursive=True)
+        if isinstance(filesystem, LocalFileSystem):  # a bucket has no folders
+            filesystem.create_dir(full_path.rpartition("/")[0], recursive=True)
         self._sink = filesystem.open_output_stream(full_path)
         self._writer = pq.ParquetWriter(self._sink, schema, **_writer_options(schema, typed))
         self._waiting: list[pa.RecordBatch] = []
@@ -204,15 +207,6 @@ def _leaves(field: pa.Field) -> list[str]:
     if pa.types.is_list(kind):
         return [f"{field.name}.list.{leaf}" for leaf in _leaves(pa.field("element", kind.value_type))]
     return [field.name]
-
-
-def filesystem_of(location: str) -> tuple[Any, str]:
-    from pyarrow import fs
-
-    if "://" not in location:
-        return fs.LocalFileSystem(), location.rstrip("/")
-    found, root = fs.FileSystem.from_uri(location)
-    return found, root.rstrip("/")
 
 
 def _sync(path: Path) -> None:
