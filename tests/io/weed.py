@@ -15,49 +15,67 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 BUCKET = "history"
-_KEY, _SECRET = "test-key", "test-secret"
+_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test-key", "AWS_SECRET_ACCESS_KEY": "secret-that-nobody-sees"}
 START_SECONDS = 60
+
+
+class S3Server:
+    """May be stopped, and started again on what it had."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True)
+        self._directory = directory
+        self._s3, self._master, self._volume, self._filer, self._admin = _free_ports(5)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.environment = {
+            **_CREDENTIALS,
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._s3}",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+        }
+        """What the environment of somebody who uses it must have."""
+
+    def start(self) -> None:
+        process = self._process = subprocess.Popen(
+            [
+                shutil.which("weed", path=str(Path(sys.executable).parent)) or "weed",
+                "mini",
+                f"-dir={self._directory}",
+                "-ip=127.0.0.1",
+                "-ip.bind=127.0.0.1",
+                f"-s3.port={self._s3}",
+                f"-master.port={self._master}",
+                f"-volume.port={self._volume}",
+                f"-filer.port={self._filer}",
+                f"-admin.port={self._admin}",
+                "-master.telemetry=false",
+                "-s3.port.iceberg=0",
+                "-s3.port.lance=0",
+                "-webdav=false",
+                "-admin.ui=false",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **_CREDENTIALS, "S3_BUCKET": BUCKET},
+        )
+        _wait(process, f"{self.environment['AWS_ENDPOINT_URL']}/{BUCKET}")
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            process.wait(30)
 
 
 @contextmanager
 def s3_server(directory: Path) -> Iterator[dict[str, str]]:
     """What the environment of somebody who uses it must have."""
-    directory.mkdir(parents=True)
-    s3, master, volume, filer, admin = _free_ports(5)
-    credentials = {"AWS_ACCESS_KEY_ID": _KEY, "AWS_SECRET_ACCESS_KEY": _SECRET}
-    process = subprocess.Popen(
-        [
-            shutil.which("weed", path=str(Path(sys.executable).parent)) or "weed",
-            "mini",
-            f"-dir={directory}",
-            "-ip=127.0.0.1",
-            "-ip.bind=127.0.0.1",
-            f"-s3.port={s3}",
-            f"-master.port={master}",
-            f"-volume.port={volume}",
-            f"-filer.port={filer}",
-            f"-admin.port={admin}",
-            "-master.telemetry=false",
-            "-s3.port.iceberg=0",
-            "-s3.port.lance=0",
-            "-webdav=false",
-            "-admin.ui=false",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **credentials, "S3_BUCKET": BUCKET},
-    )
+    server = S3Server(directory)
     try:
-        _wait(process, f"http://127.0.0.1:{s3}/{BUCKET}")
-        yield {
-            **credentials,
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{s3}",
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_REGION": "us-east-1",
-        }
+        server.start()
+        yield server.environment
     finally:
-        process.terminate()
-        process.wait(30)
+        server.stop()
 
 
 def _wait(process: subprocess.Popen[bytes], url: str) -> None:
