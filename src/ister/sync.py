@@ -34,7 +34,7 @@ from ister.client.sync_subscription import Subscription as Subscription
 from ister.columns import RecordHeaders
 from ister.errors import BadRequest, ConnectionFailed
 from ister.frame import Frame, Record
-from ister.protocol.history import HistoryList
+from ister.protocol.history import HistoryList, ObjectsMerged, ReplacedPart
 from ister.protocol.messages import (
     ClusterAnswer,
     NodeAnswer,
@@ -219,6 +219,11 @@ class Log:
 
     def history(self, topic: str, start: int = 0, end: int = 0) -> HistoryList:
         return self._run(self._log.history(topic, start, end))
+
+    def merge_objects(
+        self, topic: str, topic_uid: int, attempt: int, parts: list[ReplacedPart]
+    ) -> ObjectsMerged:
+        return self._run(self._log.merge_objects(topic, topic_uid, attempt, parts))
 
     def offsets_at(self, topic: str, place: str | int | datetime, *, uid: int = 0) -> int:
         return self._run(self._log.offsets_at(topic, place, uid=uid))

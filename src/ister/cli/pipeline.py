@@ -15,6 +15,9 @@ from ister.cli.lazy import LazyCommand, LazyGroup
 JOBS: Final = {
     "tier": LazyCommand("ister.cli.pipeline_tier:tier", "Copy a topic to a Parquet, Delta or Iceberg table."),
     "audit": LazyCommand("ister.cli.pipeline_audit:audit", "Check each frame of a topic, and tables."),
+    "compact": LazyCommand(
+        "ister.cli.pipeline_compact:compact", "Make few large objects of a history, or keep latest records."
+    ),
     "replay": LazyCommand("ister.cli.pipeline_replay:replay", "Copy a range to a topic or table, provably."),
     "mirror": LazyCommand("ister.cli.pipeline_mirror:mirror", "Keep a topic the same as another one."),
     "lag": LazyCommand("ister.cli.pipeline_lag:lag", "How far queries and tables are behind."),
@@ -34,6 +37,7 @@ def pipeline() -> None:
       ister pipeline tier orders --to delta --path /lake/orders
       ister pipeline tier orders --to iceberg --path /lake --every 1m
       ister pipeline audit orders --replicas --against /lake/orders
+      ister pipeline compact orders
       ister pipeline replay orders --from 2030-01-31T12:00 --to orders-again --receipt orders.receipt
       ister pipeline mirror orders --to orders --to-bootstrap 10.1.0.1:9091 --every 5s
       ister pipeline lag --table /lake/orders

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ister.spark.jobs.audit import audit
+    from ister.spark.jobs.compact import compact
     from ister.spark.jobs.lag import lag
+    from ister.spark.jobs.latest import latest_by_key
     from ister.spark.jobs.mirror import mirror
     from ister.spark.jobs.replay import replay
     from ister.spark.jobs.tier import tier
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Java",
     "audit",
+    "compact",
     "find_java",
     "lag",
+    "latest_by_key",
     "local_session",
     "mirror",
     "register",
@@ -48,8 +52,9 @@ _HOMES = {
     "register": "sessions.local",
     "segments": "sessions.segments",
     "session": "sessions.opening",
+    "latest_by_key": "jobs.latest",
     "snapshot": "source.snapshots",
-    **{name: f"jobs.{name}" for name in ("audit", "lag", "mirror", "replay", "tier")},
+    **{name: f"jobs.{name}" for name in ("audit", "compact", "lag", "mirror", "replay", "tier")},
 }
 
 

@@ -100,6 +100,8 @@ def descriptor_of(listed: HistoryList, entry: HistoryEntry, cluster: str) -> Des
             entry.end_offset,
             entry.frames_size,
         ),
+        entry.position,
+        entry.stored_size,
     )
 
 

@@ -39,6 +39,10 @@ class Descriptor(NamedTuple):
     size: int
     crc: int
     segment: Exported
+    position: int = 0
+    """Where the segment's bytes begin in the object; `size` and `crc` are of these bytes."""
+    stored_size: int = 0
+    """Of a merged object, which has other segments' too: how large all of it is."""
 
 
 class Piece(NamedTuple):

@@ -9,7 +9,7 @@ that has the first offset on; anything else is `CorruptSegment` with the offsets
 (promise 5). An object that is not there is `ObjectNotFound`. A store that does not answer is asked again for
 `PATIENCE_S`.
 
-Memory: `AHEAD` + 1 chunks of `CHUNK_BYTES`, or of one frame where that is larger.
+Memory: `AHEAD` + 1 chunks of `CHUNK_BYTES`, or of one frame where that is larger, and a window.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from ister.frame import (
     decode,
     decode_header,
 )
-from ister.history.objects import check_is_of, load_ending
+from ister.history.objects import Stored, check_is_of, load_ending, seen_in
 from ister.io.object_store import ObjectInfo, list_all
 from ister.io.stores import open_for_reading
 from ister.spark.ranges import Descriptor
+from ister.spark.windows import WINDOW_BYTES, Window
 from ister.wal.marks import uid_of
 from ister.wal.side_file import SparseIndex
 
@@ -76,7 +77,8 @@ class StoredFrames:
         self._turns = Turns()
         self._read = decode if verify else _trusted
         self._patience_s = patience_s
-        self._opened: dict[str, _Opened] = {}
+        self._window = Window(self._store)
+        self._opened: dict[tuple[str, int], _Opened] = {}
 
     def close(self) -> None:
         self._turns.stop()
@@ -120,7 +122,8 @@ class StoredFrames:
     def ending(self, found: Descriptor) -> bytes:
         """All that is behind the frames of an object; longer than it should be where there is too much."""
         size = found.size - found.segment.frames_size
-        ask = self._patiently(lambda: self._store.get(found.name, found.segment.frames_size, size + 1))
+        store = self._seen(found)
+        ask = self._patiently(lambda: store.get(found.name, found.segment.frames_size, size + 1))
         return self._turns.run(ask)
 
     def names(self, prefix: str) -> list[ObjectInfo]:
@@ -134,11 +137,11 @@ class StoredFrames:
     # The store.
 
     def _open(self, found: Descriptor) -> _Opened:
-        opened = self._opened.get(found.name)
+        opened = self._opened.get((found.name, found.position))
         if opened is None:
             where = f"object {found.name} in {self._store.location}"
             trailer, footer = self._turns.run(
-                self._patiently(lambda: load_ending(self._store, found.name, found.size))
+                self._patiently(lambda: load_ending(self._seen(found), found.name, found.size))
             )
             check_is_of(footer, found.segment, where)
             if trailer.object_crc != found.crc:
@@ -147,20 +150,26 @@ class StoredFrames:
                     f"and by its descriptor {found.crc:08x}"
                 )
             opened = _Opened(found, where, footer.index())
-            self._opened = {found.name: opened}
+            self._opened = {(found.name, found.position): opened}
         return opened
+
+    def _seen(self, found: Descriptor) -> Stored:
+        """Small parts of a merged object come with their neighbours, which are wanted next."""
+        is_small = found.stored_size and found.size < WINDOW_BYTES
+        store = self._window if is_small else self._store
+        return seen_in(store, found.position, found.size, found.stored_size)
 
     def _chunks(self, opened: _Opened, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Where each begins, and its bytes. Those under way are read by the store's own threads, also while
         nobody waits for them."""
         under_way: deque[tuple[int, asyncio.Task[bytes]]] = deque()
         bounds = _bounds(opened, start, end)
-        loop, name = self._turns.loop, opened.found.name
+        loop, name, store = self._turns.loop, opened.found.name, self._seen(opened.found)
         try:
             while True:
                 while len(under_way) <= AHEAD and (bound := next(bounds, None)) is not None:
                     first, behind = bound
-                    get = self._patiently(lambda at=first, to=behind: self._store.get(name, at, to - at))  # type: ignore[misc]
+                    get = self._patiently(lambda at=first, to=behind: store.get(name, at, to - at))  # type: ignore[misc]
                     under_way.append((first, loop.create_task(get)))
                 if not under_way:
                     return

@@ -5,8 +5,9 @@ and each frame is whole, in its place and of its segment. What is not is named, 
 offsets of the frames that cannot be had of it. Nodes that have copies serve these to other readers: so the
 audit goes on with them there, and one bad object is not also a hole in the line.
 
-An object that no descriptor names, an orphan, is no fault: an export was cut short or done twice, or
-retention has trimmed the segment, and the sweeper comes by. It takes room, which a person may want to know.
+An object that no descriptor names, an orphan, is no fault: an export was cut short or done twice, a merged
+object has replaced it, or retention has trimmed the segment, and the sweeper comes by. It takes room, which a
+person may want to know.
 """
 
 from __future__ import annotations
@@ -141,14 +142,16 @@ def find_orphans(bootstrap: str, place: Place) -> list[Orphan]:
             listed = log.history(place.topic)
         except UnknownTopic:
             return []
-    published = {entry.uid: entry.name for entry in listed.entries}
+    waiting = {entry.uid for entry in listed.entries if not entry.name}
+    named = {entry.name for entry in listed.entries}
     found = []
     for info in there:
         name = parse_name(info.name)
         if name is None or name.topic != place.topic or name.cluster_id != place.cluster:
             continue
         # One that is not published has no name yet: what is there may become its object.
-        own = name.topic_uid == listed.topic_uid and published.get(name.segment_uid) in ("", info.name)
-        if not own:
+        if info.name not in named and not (
+            name.topic_uid == listed.topic_uid and name.segment_uid in waiting
+        ):
             found.append(Orphan(info.name, info.size))
     return found
