@@ -16,6 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from ister.errors import BadRequest, IsterError, Overloaded, RequestTimeout
+from ister.io.clock import monotonic
 from ister.logs import Repeats, fields
 from ister.protocol.codec import (
     MAX_ANSWER_BYTES,
@@ -80,7 +81,7 @@ class Callers:
         self.now_us = now_us
         self._all: dict[Caller, None] = {}
         self._calls = 0
-        self._refusals = Repeats(lambda: asyncio.get_running_loop().time(), TELL_EVERY_SECONDS)
+        self._refusals = Repeats(monotonic, TELL_EVERY_SECONDS)
 
     def __len__(self) -> int:
         return len(self._all)
@@ -149,7 +150,7 @@ class Caller(MessageStream):
 
     def opened(self) -> None:
         loop = asyncio.get_running_loop()
-        self.heard_at = loop.time()
+        self.heard_at = monotonic()
         self._timer = loop.call_later(GREETING_SECONDS, self._too_late)
         self._callers.opened(self)
 
@@ -158,7 +159,7 @@ class Caller(MessageStream):
 
     def message(self, correlation: int, kind: int, header: bytes, payload: bytes) -> None:
         hello = self.hello
-        self.heard_at = asyncio.get_running_loop().time()
+        self.heard_at = monotonic()
         if hello is None:
             if kind != PeerKind.HELLO:
                 raise BadRequest(f"a peer's first request is of kind {kind}, a hello was expected")
@@ -231,7 +232,7 @@ class Caller(MessageStream):
     def _look(self) -> None:
         """A member asks now and then whether this node is there: one that does not is gone without a word."""
         loop = asyncio.get_running_loop()
-        left = self.heard_at + SILENT_SECONDS - loop.time()
+        left = self.heard_at + SILENT_SECONDS - monotonic()
         if left <= 0:
             self.abort()
         else:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ister.callers import GREETING_BYTES
 from ister.errors import ConnectionFailed, DataDirectoryError, IsterError, RequestTimeout
+from ister.io.clock import monotonic
 from ister.io.network import Network
 from ister.protocol.codec import (
     MAX_ANSWER_BYTES,
@@ -188,7 +189,7 @@ class Link:
             up_since: float | None = None
             try:
                 connection = await self._dial(self.dialled)
-                up_since = loop.time()
+                up_since = monotonic()
                 self._connection, self.is_alive = connection, True
                 self._came_up()
                 await self._watch(connection)
@@ -206,7 +207,7 @@ class Link:
                     self._went_down()
             if up_since is None:
                 await self._pause(pause)
-            elif loop.time() - up_since > LONGEST_PAUSE_SECONDS:
+            elif monotonic() - up_since > LONGEST_PAUSE_SECONDS:
                 pause = FIRST_PAUSE_SECONDS
                 await self._pause(pause)
             else:
@@ -222,7 +223,7 @@ class Link:
                 async with asyncio.timeout(SILENT_SECONDS):
                     answer = await connection.request(PeerKind.PING, b"", b"")
                 self.is_alive, unanswered = True, 0
-                self.clock = int.from_bytes(answer.header, "little"), asyncio.get_running_loop().time()
+                self.clock = int.from_bytes(answer.header, "little"), monotonic()
             except TimeoutError:
                 self.is_alive = False
                 unanswered += 1

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from ister.callers import Caller, Callers, Serve
 from ister.errors import ConnectionFailed, DataDirectoryError, IsterError, RequestTimeout
+from ister.io.clock import monotonic
 from ister.io.network import Listener, Network
 from ister.peer_link import BulkLink, BulkListener, Link, Outbound, PeerAnswer, address_of_peer
 from ister.protocol.codec import Bytes
@@ -143,7 +144,7 @@ class Peers:
         if link is None or not link.is_alive or link.clock is None:
             return None
         now_us, heard_at = link.clock
-        return now_us + int((asyncio.get_running_loop().time() - heard_at) * 1_000_000)
+        return now_us + int((monotonic() - heard_at) * 1_000_000)
 
     def callers(self) -> list[NodeAddress]:
         """The nodes that have called here and say that they are in the cluster."""

@@ -21,7 +21,7 @@ from ister.wal.recovery import recover
 from ister.wal.segment import FsyncPolicy
 from ister.wal.tail import HotTail
 from tests.cluster_world import World, WorldNode, run_story
-from tests.replication.log_helpers import IDENTITY, clock_of, leader_frames, new_disk, put_log
+from tests.replication.log_helpers import IDENTITY, leader_frames, new_disk, put_log
 from tests.replication.test_three_replicas import agree, numbers
 
 
@@ -236,8 +236,8 @@ def test_what_an_earlier_process_of_a_follower_synced_is_committed_when_the_lead
             IDENTITY,
             recover(disk, IDENTITY, [], 0, is_follower=True),
             owner=_Nobody(),
-            leases=Leases(clock_of(loop)),
-            commits=GroupCommit(disk, clock_of(loop), interval_ms=100),
+            leases=Leases(),
+            commits=GroupCommit(disk, interval_ms=100),
             tail=HotTail(1 << 20).of_segment(),
             policy=FsyncPolicy.FSYNC,
         )

@@ -6,6 +6,7 @@ import asyncio
 
 from ister.errors import IsterError
 from ister.frame import admit, encode
+from ister.io.clock import monotonic
 from tests.cluster_world import World, run_story
 
 
@@ -28,7 +29,7 @@ def test_what_waited_for_room_before_it_was_appended_did_not_wait_for_replicas()
         async with world.connect(1, 2, 3) as log:
             await log.append("t", [b"0"])
         leader = world.leader_of("t")
-        topic, monotonic = leader.topic("t"), leader.clock.monotonic
+        topic = leader.topic("t")
         await asyncio.sleep(15)
         frame, answers = bytearray(encode([b"1"])), _Answers()
         topic.append(frame, admit(frame), answers, 1, monotonic() - 11)

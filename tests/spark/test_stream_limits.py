@@ -34,7 +34,7 @@ def segment(base: int, end: int, size: int, lost: int = 0) -> SegmentDescription
 
 def test_too_few_records_wait_until_there_are_enough_or_long_enough() -> None:
     watch = Watch()
-    admission = Admission(TriggerLimits(min_offsets=10, max_delay_s=60), watch)
+    admission = Admission(TriggerLimits(min_offsets=10, max_delay_s=60), watch.monotonic)
     assert admission.admits(3)  # what is there when the query begins
     assert not admission.admits(9)
     assert admission.admits(10)
@@ -47,7 +47,7 @@ def test_too_few_records_wait_until_there_are_enough_or_long_enough() -> None:
 
 def test_a_quiet_time_is_no_batch_and_does_not_begin_the_delay_anew() -> None:
     watch = Watch()
-    admission = Admission(TriggerLimits(min_offsets=10, max_delay_s=60), watch)
+    admission = Admission(TriggerLimits(min_offsets=10, max_delay_s=60), watch.monotonic)
     admission.admits(0)
     watch.now = 100
     assert not admission.admits(0)
@@ -55,7 +55,7 @@ def test_a_quiet_time_is_no_batch_and_does_not_begin_the_delay_anew() -> None:
 
 
 def test_without_a_least_every_record_is_let_through() -> None:
-    admission = Admission(TriggerLimits(), Watch())
+    admission = Admission(TriggerLimits(), Watch().monotonic)
     assert [admission.admits(1) for _ in range(3)] == [True] * 3
 
 

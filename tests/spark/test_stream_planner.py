@@ -52,7 +52,7 @@ class Query:
 
     def __init__(self, log: sync.Log, world: World, checkpoint: list[str], options: dict[str, str]) -> None:
         self.pinned = Pinned()
-        self.planner = StreamPlanner(parse_stream_options(options), log, world, self.pinned)
+        self.planner = StreamPlanner(parse_stream_options(options), log, world, self.pinned, world.monotonic)
         self.checkpoint = checkpoint
         self.limited = any("pertrigger" in name.lower() for name in options)
 

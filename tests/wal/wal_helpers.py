@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from ister.errors import IsterError
 from ister.frame import FrameHeader, decode_header, encode, frames_in
-from ister.io.clock import SystemClock
 from ister.io.disk import Disk
 from ister.testing import Loss, SimDisk
 from ister.wal.group_commit import FlushJob, GroupCommit
@@ -80,8 +79,7 @@ class Bench:
 def open_bench(
     disk: Disk, recovered: Recovered | None = None, policy: FsyncPolicy = FsyncPolicy.FSYNC
 ) -> Bench:
-    clock = SystemClock()
-    answers, leases, commits = Answers(), Leases(clock), GroupCommit(disk, clock)
+    answers, leases, commits = Answers(), Leases(), GroupCommit(disk)
     leases.replace(frozenset({IDENTITY.key}))
     segment = Segment(
         IDENTITY,

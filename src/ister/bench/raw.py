@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from ister.io.clock import SystemClock
+from ister.io.clock import monotonic
 from ister.io.disk import File, LocalDisk
 
-now = SystemClock.monotonic
+now = monotonic
 
 _PATTERN_BYTES: Final = 1 << 20
 _RESERVE_BYTES: Final = 1 << 24

@@ -11,6 +11,7 @@ from ister.cli.common import QUICK, Whole, ask_broker, client_options, duration,
 from ister.cli.lazy import LazyCommand, LazyGroup
 from ister.cli.terminal import Paint, Terminal
 from ister.errors import IsterError
+from ister.io.clock import monotonic
 
 if TYPE_CHECKING:
     from ister.cli.render import Done
@@ -141,7 +142,7 @@ class Unreachable(NamedTuple):
 def watch_health(
     terminal: Terminal, nodes: int, interval_s: float, timeout_ms: int | None, *, until_healthy: bool
 ) -> None:
-    began = time.monotonic()
+    began = monotonic()
     before: object = None
     while True:
         found = look(terminal, nodes)
@@ -154,7 +155,7 @@ def watch_health(
                 terminal.say(f"{terminal.paint('dim', _now('%H:%M:%S'))} {found.to_text(terminal.paint)}")
         if until_healthy and found.is_healthy:
             return
-        if timeout_ms is not None and (time.monotonic() - began) * 1000 >= timeout_ms:
+        if timeout_ms is not None and (monotonic() - began) * 1000 >= timeout_ms:
             terminal.tell(f"not healthy after {timeout_ms / 1000:g} s")
             raise click.exceptions.Exit(1)
         time.sleep(interval_s)

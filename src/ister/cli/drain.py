@@ -8,6 +8,7 @@ import click
 
 from ister.cli.common import Whole, ask_broker, client_options, counted, duration, pass_terminal
 from ister.cli.terminal import Terminal
+from ister.io.clock import monotonic
 
 if TYPE_CHECKING:
     from ister.cli.render import Done
@@ -67,12 +68,11 @@ async def _drained(
     terminal: Terminal, log: Log, node_id: int, max_parallel: int, timeout_ms: int | None
 ) -> DrainDescription:
     import asyncio
-    import time
 
-    began, said = time.monotonic(), ""
+    began, said = monotonic(), ""
     while True:
         found = await log.drain_node(node_id, max_parallel=max_parallel)
-        is_late = timeout_ms is not None and (time.monotonic() - began) * 1000 >= timeout_ms
+        is_late = timeout_ms is not None and (monotonic() - began) * 1000 >= timeout_ms
         if entry_of(found)["empty"] or is_late:
             return found
         now = f"node {node_id} has {what(found)}{f'; {found.detail}' if found.detail else ''}"

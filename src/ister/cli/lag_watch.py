@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ister.cli.lag import ReaderLags, show_seconds
 from ister.errors import IsterError
+from ister.io.clock import monotonic
 
 if TYPE_CHECKING:
     from ister.cli.terminal import Paint, Terminal
@@ -159,7 +160,7 @@ def watch_lag(
             terminal.tell(f"nobody answers: {error.message}")
             drawn = 0
             continue
-        shown = looks.add(time.monotonic(), places_of(found))
+        shown = looks.add(monotonic(), places_of(found))
         if terminal.wants_json:
             timestamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             terminal.write_objects([one.to_object(timestamp) for one in shown])

@@ -10,6 +10,7 @@ import click
 from ister.cli.common import Whole, ask_broker, client_options, duration, pass_terminal
 from ister.cli.lazy import LazyGroup
 from ister.cli.terminal import Terminal
+from ister.io.clock import monotonic
 
 if TYPE_CHECKING:
     from ister.cli.render_moves import MoveListing, MoveView
@@ -159,11 +160,10 @@ async def _follow(
     terminal: Terminal, log: Log, begin: Callable[[Log], object], timeout_ms: int
 ) -> MoveDescription:
     import asyncio
-    import time
 
     found: MoveDescription = await begin(log)  # type: ignore[misc]
-    deadline, said = time.monotonic() + timeout_ms / 1000, ""
-    while not found.is_over and time.monotonic() < deadline:
+    deadline, said = monotonic() + timeout_ms / 1000, ""
+    while not found.is_over and monotonic() < deadline:
         now = f"move {found.move}: {found.stage}{f', {found.detail}' if found.detail else ''}"
         if now != said and not terminal.wants_json:
             terminal.tell(now)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from ister.cli.terminal import Terminal
+from ister.io.clock import monotonic
 
 TERMINAL_SECONDS: Final = 0.5
 PIPE_SECONDS: Final = 10.0
@@ -66,7 +66,7 @@ class Stretch:
 class ProgressLine:
     """A `Watch` for people."""
 
-    def __init__(self, terminal: Terminal, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, terminal: Terminal, now: Callable[[], float] = monotonic) -> None:
         self._terminal = terminal
         self._now = now
         self._stretch: Stretch | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import click
 from ister.cli.common import Whole, ask_broker, client_options, pass_terminal
 from ister.cli.terminal import Terminal
 from ister.errors import BadRequest, IsterError
+from ister.io.clock import monotonic
 
 if TYPE_CHECKING:
     import asyncio
@@ -165,7 +165,7 @@ class Tally:
             and not terminal.input_is_terminal
             and not terminal.wants_json
         )
-        self._started = self._shown_at = time.monotonic()
+        self._started = self._shown_at = monotonic()
         self._has_shown = False
 
     def add(self, offsets: Sequence[int], size: int) -> None:
@@ -174,7 +174,7 @@ class Tally:
         if self.first_offset is None:
             self.first_offset = offsets[0]
         self.last_offset = offsets[-1]
-        now = time.monotonic()
+        now = monotonic()
         if self._shows and now - self._shown_at > _PROGRESS_EACH_S:
             self._shown_at, self._has_shown = now, True
             rate = self.records / (now - self._started)

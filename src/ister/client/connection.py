@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from ister.addresses import Address
 from ister.client.silence import SILENCE_SECONDS, Listening
 from ister.errors import BadRequest, ConnectionFailed, IsterError, RequestTimeout
+from ister.io.clock import monotonic
 from ister.io.network import Network
 from ister.protocol.codec import (
     MAX_ANSWER_BYTES,
@@ -109,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._listening: Listening | None = None
         self._question = b""
-        self.heard_at = self._loop.time()
+        self.heard_at = monotonic()
         """When the last bytes came."""
         self.on_silence: Callable[[], None] = lambda: None
         """Called if it is given up because nobody is there any more."""
@@ -151,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         self._out.append(encode_message(correlation, kind, header, size))
         if size:
             self._out.append(payload)
-        now = self._loop.time()
+        now = monotonic()
         deadline = now + timeout_s
         self._pending[correlation] = (sink, size, deadline, now + wait_s + SILENCE_SECONDS)
         self._pending_bytes += size
@@ -213,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._pending:
             return
         earliest = min(deadline for _, _, deadline, _ in self._pending.values())
-        if earliest > self._loop.time():
+        if earliest > monotonic():
             self._watch(earliest)
             return
         late = [number for number, pending in self._pending.items() if pending[2] <= earliest]
@@ -231,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def ask(self, due: float) -> None:
         """Greet the broker once more, which it answers at once."""
-        wait_s = due - self._loop.time() - SILENCE_SECONDS
+        wait_s = due - monotonic() - SILENCE_SECONDS
         self.send(Kind.HELLO, self._question, b"", _Nobody(), _NEVER_S, wait_s)
 
     def fell_silent(self, why: str) -> None:
@@ -247,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.heard_at = self._loop.time()
+        self.heard_at = monotonic()
         try:
             if self._own is None:
                 self._filled += nbytes

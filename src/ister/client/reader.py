@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ister.client.connection import Answer
 from ister.errors import BadRequest, CorruptSegment, OffsetOutOfRange, RecordsLost
 from ister.frame import DEFAULT_LIMIT, Frame, Record, frames_in
+from ister.io.clock import monotonic
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.messages import (
     EARLIEST,
@@ -259,7 +260,7 @@ class Reader:
     async def _fetch(self, offset: int, span: Span, may_clip: bool) -> Chunk | None:
         """One answer's frames; None if there was nothing yet, or there is nothing more."""
         wait_ms = _LONG_POLL_MS if self._follow else 0
-        began = asyncio.get_running_loop().time()
+        began = monotonic()
         answer = await self._call(
             f"reading {self.topic} at offset {offset}",
             Kind.FETCH,
@@ -299,7 +300,7 @@ class Reader:
             )
         if answer.end_offset < self._end_seen:
             self._on_behind()
-        if self._follow and asyncio.get_running_loop().time() - began < _TOO_SOON_S:
+        if self._follow and monotonic() - began < _TOO_SOON_S:
             await asyncio.sleep(_TOO_SOON_S)  # a broker that does not wait as asked must not make us spin
 
 

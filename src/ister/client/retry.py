@@ -15,7 +15,7 @@ import logging
 from typing import Final
 
 from ister.errors import IsterError, NodeUnreachable, NotLeader, OutOfSequence, Overloaded, RequestTimeout
-from ister.io.clock import Clock
+from ister.io.clock import Clock, monotonic
 
 log = logging.getLogger("ister.client")
 
@@ -90,7 +90,7 @@ class Retries:
         self._topic = topic
         self._deadline_s = deadline_s
         self._what = what
-        self._began = clock.monotonic()
+        self._began = monotonic()
         self._failures = 0
         self._word = Word()
         self.in_doubt = False
@@ -98,7 +98,7 @@ class Retries:
 
     def succeeded(self) -> None:
         """Start counting anew: for what goes on for long, like a reader."""
-        self._began = self._clock.monotonic()
+        self._began = monotonic()
         self._failures = 0
         self._word.over()
 
@@ -108,7 +108,7 @@ class Retries:
             raise error
         self.in_doubt = self.in_doubt or leaves_doubt(error)
         self._failures += 1
-        elapsed = self._clock.monotonic() - self._began
+        elapsed = monotonic() - self._began
         if elapsed >= self._deadline_s:
             raise gave_up(error, self._what, self._failures, elapsed, self._topic) from error
         self._word.failing(error, self._what, elapsed, self._deadline_s)

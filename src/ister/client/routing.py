@@ -25,6 +25,7 @@ from ister.errors import (
     RequestTimeout,
     ShuttingDown,
 )
+from ister.io.clock import monotonic
 from ister.io.network import Network
 from ister.protocol.codec import Bytes, decode_header, encode_header
 from ister.protocol.messages import ClusterAnswer, Empty, Hello, Kind
@@ -216,7 +217,7 @@ class Routes:
         return line
 
     def _said_nothing(self, address: Address) -> None:
-        self._silent_until[address] = asyncio.get_running_loop().time() + _LAST_SECONDS
+        self._silent_until[address] = monotonic() + _LAST_SECONDS
 
     def _opened_any(self, task: asyncio.Task[Connection]) -> None:
         self._opening = None
@@ -227,7 +228,7 @@ class Routes:
         last: IsterError = ConnectionFailed("no address was tried")
         addresses = self._addresses()
         turns = [(self._preferred + turn) % len(addresses) for turn in range(len(addresses))]
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         turns.sort(key=lambda at: self._silent_until.get(addresses[at], 0.0) > now)
         for at in turns:
             try:

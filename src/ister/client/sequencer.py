@@ -47,7 +47,7 @@ from ister.errors import (
     UnknownProducer,
 )
 from ister.frame import Frame, encode, reidentified
-from ister.io.clock import Clock
+from ister.io.clock import Clock, monotonic
 from ister.names import normalise_topic
 from ister.protocol.codec import AppendAnswer, encode_header
 from ister.protocol.messages import ANY_OFFSET, Append, Kind
@@ -242,9 +242,9 @@ class Sequencer:
     def _send(self, connection: Connection, batch: Batch) -> None:
         timeout_s = self._first_timeout_s
         if batch.deadline == 0.0:
-            batch.deadline = self._clock.monotonic() + self._retry_deadline_s
+            batch.deadline = monotonic() + self._retry_deadline_s
         else:
-            left_s = batch.deadline - self._clock.monotonic()
+            left_s = batch.deadline - monotonic()
             timeout_s = min(timeout_s, max(left_s, _SHORTEST_TIMEOUT_S))
         batch.attempts += 1
         self._sent += 1
@@ -351,7 +351,7 @@ class Sequencer:
 
     async def _pause(self, error: IsterError) -> bool:
         """Wait before the next round. False if it came to an end for the oldest frame instead."""
-        head, now = self._queue[0], self._clock.monotonic()
+        head, now = self._queue[0], monotonic()
         for batch in self._queue:
             if batch.deadline == 0.0:  # those that were never sent wait for the same end of the trouble
                 batch.deadline = now + self._retry_deadline_s

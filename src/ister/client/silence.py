@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from ister.errors import IsterError
+from ister.io.clock import monotonic
 
 SILENCE_SECONDS: Final = 3.0
 """So long nothing may come where something is due, until it is tried whether the broker is there; and so long
@@ -58,7 +59,7 @@ class Listening:
 
     def begin(self) -> None:
         """Something is awaited from now on, and nothing was before."""
-        self._since = self._loop.time()
+        self._since = monotonic()
         if self._next is None:
             self._look_at(self._since + _ASK_AFTER_SECONDS)
 
@@ -74,7 +75,7 @@ class Listening:
         due = self._line.first_due()
         if due is None:
             return
-        now, quiet_since = self._loop.time(), max(self._line.heard_at, self._since)
+        now, quiet_since = monotonic(), max(self._line.heard_at, self._since)
         long_enough = quiet_since + SILENCE_SECONDS
         if now >= max(due, long_enough):
             self._next = self._loop.create_task(self._find_out())

@@ -30,7 +30,7 @@ from ister.failpoints import Step
 from ister.history.format import Exported
 from ister.history.names import ObjectName
 from ister.history.objects import Making, Verified, seen_in, verify_object
-from ister.io.clock import Clock
+from ister.io.clock import Clock, monotonic
 from ister.io.disk import Disk, File
 from ister.io.object_store import ObjectStore
 from ister.metadata.commands import PublishObject, Result
@@ -123,7 +123,7 @@ class Exporting:
         self._clock = clock
         self._cluster_id = cluster_id
         self._on_refused = on_refused
-        self._throttle = Throttle(clock, bytes_per_second)
+        self._throttle = Throttle(bytes_per_second)
         self._rate = bytes_per_second
         self._sealed: dict[int, int] = {}
         """Segments, and their topics, that were sealed since the last look."""
@@ -151,18 +151,18 @@ class Exporting:
 
     async def run(self) -> None:
         await self._until_it_may_be_used()
-        loop, due_at = asyncio.get_running_loop(), 0.0
+        due_at = 0.0
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due_at):
                     await self._woken.wait()
             self._woken.clear()
             sealed, self._sealed = self._sealed, {}
-            if loop.time() >= due_at:
+            if monotonic() >= due_at:
                 self.waiting_bytes = 0
                 async for topic, segment in self._all_waiting():
                     await self._export_in_turn(topic.uid, segment.uid)
-                due_at = loop.time() + SCAN_SECONDS
+                due_at = monotonic() + SCAN_SECONDS
             for segment_uid, topic_uid in sealed.items():
                 await self._export_in_turn(topic_uid, segment_uid)
 
@@ -212,7 +212,7 @@ class Exporting:
     # Which segments.
 
     async def _all_waiting(self) -> AsyncIterator[tuple[TopicState, SegmentState]]:
-        seen, now = 0, asyncio.get_running_loop().time()
+        seen, now = 0, monotonic()
         self._resting = {uid: until for uid, until in self._resting.items() if until > now}
         waiting: set[int] = set()
         for topic in list(self._node.metadata.state.topics.values()):
@@ -236,7 +236,7 @@ class Exporting:
         )
 
     def _is_turn(self, segment: SegmentState) -> bool:
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         since = self._since.setdefault(segment.uid, now)
         metadata = self._node.metadata
         order = [m for m in segment.whole if m == self._node.member or metadata.is_alive(m)]
@@ -244,7 +244,7 @@ class Exporting:
 
     async def _export_in_turn(self, topic_uid: int, uid: int) -> None:
         """One attempt. While the store fails nothing else is tried: it is one for all of them."""
-        place, now = self._node.place(topic_uid, uid), asyncio.get_running_loop().time()
+        place, now = self._node.place(topic_uid, uid), monotonic()
         if place is None or not self._waits(place.segment) or not self._is_turn(place.segment):
             return
         if self._resting.get(uid, 0.0) > now or not self._node.is_served(uid):

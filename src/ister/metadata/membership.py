@@ -28,6 +28,7 @@ from ister.errors import (
     Overloaded,
     RequestTimeout,
 )
+from ister.io.clock import monotonic
 from ister.metadata.announcing import why_too_old
 from ister.metadata.commands import RemoveNode, Result
 from ister.metadata.nodes import upsert_of
@@ -75,8 +76,7 @@ class Members:
         self, addresses: list[tuple[str, int]], timeout: float, *, replaces: bool = False
     ) -> JoinAnswer:
         """Ask the members at these addresses to let this node in, until one does or the time is over."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
+        deadline = monotonic() + timeout
         store = self._store
         # Registered as a start that is over: what it says of itself when it is there is news again.
         header = encode_header(Join(store.myself, store.starts - 1, replaces, dict(store.commands.known)))
@@ -84,7 +84,7 @@ class Members:
         while True:
             for host, port in addresses:
                 try:
-                    left = max(0.1, min(ATTEMPT_SECONDS * 2, deadline - loop.time()))
+                    left = max(0.1, min(ATTEMPT_SECONDS * 2, deadline - monotonic()))
                     _, answer = await store.peers.ask(host, port, PeerKind.JOIN, header, timeout=left)
                     return decode_header(JoinAnswer, answer.header)
                 except _MAY_PASS as error:
@@ -94,7 +94,7 @@ class Members:
                         f"{host}:{port} does not let node {store.myself.node_id} in: {error.message}",
                         hint=error.hint,
                     ) from error
-            if loop.time() >= deadline:
+            if monotonic() >= deadline:
                 raise JoinFailed(
                     f"node {store.myself.node_id} could not join through {asked} within {timeout:g} s: "
                     f"{last.message}",
@@ -217,10 +217,9 @@ class Members:
             )
         target = max(chosen, key=lambda peer: peer.match).node
         store.raft.transfer_leadership(target)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + TRANSFER_SECONDS
+        deadline = monotonic() + TRANSFER_SECONDS
         while store.raft.leader != target:
-            if loop.time() >= deadline:
+            if monotonic() >= deadline:
                 raise RequestTimeout(f"node {node_of(target)} did not take over in {TRANSFER_SECONDS:.0f} s")
             await asyncio.sleep(0.02)
         return NodeAnswer(node_of(target), "leads the metadata now")

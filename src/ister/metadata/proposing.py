@@ -20,6 +20,7 @@ from typing import TypeVar
 import msgspec
 
 from ister.errors import ConnectionFailed, NotLeader, Overloaded, RequestTimeout, ShuttingDown
+from ister.io.clock import monotonic
 from ister.metadata.commands import Outcome
 from ister.peers import Peers
 from ister.protocol.peer import PeerKind
@@ -53,13 +54,12 @@ class Proposals:
 
     async def propose(self, data: bytes, timeout: float) -> Outcome:
         """`data` is a command."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
+        deadline = monotonic() + timeout
         outcome = await self._persist(
             lambda seconds: self.propose_once(data, seconds), timeout, "metadata could not be changed"
         )
         try:
-            await self._raft.wait_applied(outcome.index, max(0.01, deadline - loop.time()))
+            await self._raft.wait_applied(outcome.index, max(0.01, deadline - monotonic()))
         except _RETRIED as error:
             if self._raft.failure is not None:
                 raise self._raft.failure.again() from error
@@ -74,22 +74,21 @@ class Proposals:
 
     async def _persist(self, attempt: Callable[[float], Awaitable[T]], timeout: float, what: str) -> T:
         """Try again after what may pass, until the deadline."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
+        deadline = monotonic() + timeout
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
-                return await attempt(max(0.01, min(ATTEMPT_SECONDS, deadline - loop.time())))
+                return await attempt(max(0.01, min(ATTEMPT_SECONDS, deadline - monotonic())))
             except _RETRIED as error:
                 if self._raft.failure is not None:
                     raise self._raft.failure.again() from error
                 if self.is_stopping and not self._has_majority():
                     raise ShuttingDown(f"{what}: this node is stopping, and {error.message}") from error
-                if loop.time() >= deadline:
+                if monotonic() >= deadline:
                     raise RequestTimeout(
                         f"{what} within {timeout:.0f} s: {error.message}", hint=_NO_MAJORITY
                     ) from error
-                await asyncio.sleep(min(pause * (0.5 + self._random.random()), deadline - loop.time()))
+                await asyncio.sleep(min(pause * (0.5 + self._random.random()), deadline - monotonic()))
                 pause = min(pause * 1.5, 0.1)
 
     async def propose_once(self, data: bytes, timeout: float) -> Outcome:

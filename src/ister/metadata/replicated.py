@@ -26,6 +26,7 @@ from ister.errors import (
     IsterError,
     NotLeader,
 )
+from ister.io.clock import monotonic
 from ister.io.disk import Disk
 from ister.io.network import Network
 from ister.metadata.announcing import why_too_old
@@ -344,7 +345,7 @@ class ReplicatedMetadata:
     def _refused(self, error: DataDirectoryError) -> None:
         """A node that moved is refused for as long as it is remembered where it was, a copy for good (I2);
         and so is the original, once a copy of it was started while nobody could hear it."""
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         if self._refused_since is None:
             self._refused_since = now
         elif now - self._refused_since > REFUSED_SECONDS:

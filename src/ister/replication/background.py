@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from ister.io.clock import Clock
+from ister.io.clock import monotonic
 from ister.io.disk import Disk
 
 T = TypeVar("T")
@@ -39,16 +39,14 @@ async def run_to_end(disk: Disk, work: Callable[[], T], undo: Callable[[T], None
 class Throttle:
     """Lets so many bytes go by in a second, on average; 0 is as many as there are."""
 
-    def __init__(self, clock: Clock, bytes_per_second: int) -> None:
-        self._clock = clock
+    def __init__(self, bytes_per_second: int) -> None:
         self._rate = bytes_per_second
-        self._free_at = clock.monotonic()
+        self._free_at = monotonic()
 
     async def passed(self, size: int) -> None:
         """So many bytes went by: wait as long as they are to take. Time that went anyway counts."""
         if not self._rate:
             return
-        share, now = size / self._rate, self._clock.monotonic()
+        share, now = size / self._rate, monotonic()
         self._free_at = max(self._free_at, now - share) + share
-        # A clock that stands still would add up the waits of all turns: one turn waits for its own bytes.
         await asyncio.sleep(min(self._free_at - now, share))

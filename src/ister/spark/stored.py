@@ -31,6 +31,7 @@ from ister.frame import (
     decode_header,
 )
 from ister.history.objects import Stored, check_is_of, load_ending, seen_in
+from ister.io.clock import monotonic
 from ister.io.object_store import ObjectInfo, list_all
 from ister.io.stores import open_for_reading
 from ister.spark.ranges import Descriptor
@@ -180,13 +181,12 @@ class StoredFrames:
                 task.cancel()
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
-        loop = asyncio.get_running_loop()
-        give_up_at, pause = loop.time() + self._patience_s, _FIRST_PAUSE_S
+        give_up_at, pause = monotonic() + self._patience_s, _FIRST_PAUSE_S
         while True:
             try:
                 return await ask()
             except (StoreUnavailable, RequestTimeout) as error:
-                if loop.time() + pause > give_up_at:
+                if monotonic() + pause > give_up_at:
                     raise StoreUnavailable(error.message, hint=_HINT) from error
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)

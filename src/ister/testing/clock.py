@@ -25,21 +25,21 @@ class SimClock:
         self._since = loop.time()
 
     def now_us(self) -> int:
-        return EPOCH_US + round((self.monotonic() + self._skew) * 1_000_000)
+        return EPOCH_US + round((self._seconds() + self._skew) * 1_000_000)
 
-    def monotonic(self) -> float:
+    def _seconds(self) -> float:
         return self._local + (self._loop.time() - self._since) * self._factor
 
     def token(self) -> int:
         return self._random.getrandbits(63) or 1
 
     def jump(self, seconds: float) -> None:
-        """The wall clock was set, ahead or back. `monotonic` does not notice."""
+        """The wall clock was set, ahead or back."""
         self._skew += seconds
 
     def drift(self, factor: float) -> None:
         """From now, run at `factor` times the true speed (1.0 heals). Never backwards."""
         if factor < 0:
-            raise ValueError(f"a drift of {factor} would turn the monotonic clock back")
-        self._local, self._since = self.monotonic(), self._loop.time()
+            raise ValueError(f"a drift of {factor} would turn the clock back")
+        self._local, self._since = self._seconds(), self._loop.time()
         self._factor = factor

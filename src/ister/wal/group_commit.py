@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ister.io.clock import Clock
+from ister.io.clock import monotonic
 from ister.io.disk import Disk
 from ister.wal.metrics import WalMetrics
 from ister.wal.tail import Bytes
@@ -51,7 +51,7 @@ class FlushJob:
     during_sync: bool = False
     sync_seconds: float = 0.0
 
-    def run(self, clock: Clock) -> None:
+    def run(self) -> None:
         file = self.segment.file
         try:
             if self.allocate:
@@ -60,9 +60,9 @@ class FlushJob:
                 file.write(self.buffers, self.position)
             if self.sync:
                 self.during_sync = True
-                started = clock.monotonic()
+                started = monotonic()
                 file.sync()
-                self.sync_seconds = clock.monotonic() - started
+                self.sync_seconds = monotonic() - started
         except OSError as error:
             self.error = error
             return
@@ -93,14 +93,12 @@ class GroupCommit:
     def __init__(
         self,
         disk: Disk,
-        clock: Clock,
         *,
         interval_ms: int = 200,
         after_cycle: Callable[[], None] | None = None,
     ) -> None:
-        self.metrics = WalMetrics(clock=clock)
+        self.metrics = WalMetrics()
         self._disk = disk
-        self._clock = clock
         self._interval = interval_ms / 1000
         self.after_cycle = after_cycle
         self._dirty: list[Segment] = []
@@ -138,13 +136,13 @@ class GroupCommit:
             self._running = self._loop.create_task(self._run_inline(jobs))
         else:
             self.metrics.inline.add()
-            jobs[0].run(self._clock)
+            jobs[0].run()
             self._finish(jobs)
 
     async def _run_inline(self, jobs: list[FlushJob]) -> None:
         self._running = None
         self.metrics.inline.add()
-        jobs[0].run(self._clock)
+        jobs[0].run()
         self._finish(jobs)
 
     def _may_run_inline(self, jobs: list[FlushJob]) -> bool:
@@ -171,7 +169,7 @@ class GroupCommit:
 
     def _run_share(self, jobs: list[FlushJob]) -> None:
         for job in jobs:
-            job.run(self._clock)
+            job.run()
 
     def _finish(self, jobs: list[FlushJob]) -> None:
         frames = 0

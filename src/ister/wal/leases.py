@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from ister.errors import NotLeader
-from ister.io.clock import Clock
+from ister.io.clock import monotonic
 from ister.logs import Repeats
 from ister.metrics import Counter, Histogram
 
@@ -22,11 +22,10 @@ REPEAT_SECONDS = 10.0
 
 
 class Leases:
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self.held: frozenset[str] = frozenset()
         """The keys. Swapped, never changed."""
-        self._repeats = Repeats(clock.monotonic, REPEAT_SECONDS)
+        self._repeats = Repeats(monotonic, REPEAT_SECONDS)
         self.rejections = Counter("lease_rejection_count", "Appends refused for want of a lease.")
         self.update_seconds = Histogram("lease_update_duration_seconds", "Time to replace the set of leases.")
 
@@ -42,10 +41,10 @@ class Leases:
             log.warning("write rejected for %s, %d times more since it was last said", key, count)
         if expected == self.held:
             return
-        started = self._clock.monotonic()
+        started = monotonic()
         added, removed = expected - self.held, self.held - expected
         self.held = expected
-        self.update_seconds.observe(self._clock.monotonic() - started)
+        self.update_seconds.observe(monotonic() - started)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("update_leases: added %s, removed %s", _shown(added), _shown(removed))
 

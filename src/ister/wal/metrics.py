@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ister.io.clock import Clock
+from ister.io.clock import monotonic
 from ister.metrics import COUNTS, Counter, Histogram, Registry
 from ister.wal.sink import Waiting
 
@@ -29,15 +29,13 @@ class WalMetrics:
     failures: Counter = field(
         default_factory=lambda: Counter("flush_failures_total", "Writes or syncs that the disk refused.")
     )
-    clock: Clock | None = None
 
     def register(self, registry: Registry) -> None:
         registry.add(self.append_seconds, self.sync_seconds, self.group_size, self.inline, self.failures)
 
     def observe_appends(self, waiting: Iterable[Waiting], end_offset: int) -> None:
         """Durations of the appends about to be acknowledged, one look at the clock for all."""
-        assert self.clock is not None
-        now = self.clock.monotonic()
+        now = monotonic()
         started, times = 0.0, 0
         for end, _, _, _, _, arrived, _ in waiting:
             if end > end_offset:

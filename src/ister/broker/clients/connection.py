@@ -20,6 +20,7 @@ from ister.broker.clients.answers import Share, is_too_slow
 from ister.broker.clients.receiving import Receiver
 from ister.errors import BadRequest, IsterError, Overloaded
 from ister.frame import admit
+from ister.io.clock import monotonic
 from ister.protocol.codec import PREFIX_SIZE, encode_appended, encode_failure, encode_message
 from ister.protocol.messages import PREAMBLE_MAGIC, Kind
 from ister.protocol.text import LENGTH_SIZE
@@ -65,7 +66,7 @@ class Connection(Receiver):
         self._transport.set_write_buffer_limits(high=0)
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
-        self.last_received = self._server.broker.clock.monotonic()
+        self.last_received = monotonic()
         self._server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -23,6 +23,7 @@ from ister.broker.topic.location import Follower, Remote
 from ister.broker.topic.reads import Reads
 from ister.broker.topic.topic_log import TopicLog
 from ister.errors import CorruptSegment, NotLeader, StorageFailed, UnknownTopic
+from ister.io.clock import monotonic
 from ister.metadata.state import SegmentState
 from ister.metrics import Counter, Histogram
 from ister.protocol import messages
@@ -53,7 +54,7 @@ class Fetches:
 
     async def answer(self, connection: Connection, correlation: int, header: bytes) -> None:
         request = decode_message(messages.Fetch, header)
-        deadline = asyncio.get_running_loop().time() + min(request.wait_ms, MAX_WAIT_MS) / 1000
+        deadline = monotonic() + min(request.wait_ms, MAX_WAIT_MS) / 1000
         looking = self._elsewhere.looking(request.offset)
         while True:
             topic = await self._broker.find_same(request.topic, request.topic_uid, request.min_index)
@@ -68,7 +69,6 @@ class Fetches:
         request: messages.Fetch,
         deadline: float,
     ) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             if request.read_from_any and await self._fetch_followed(
                 connection, correlation, request, topic, deadline
@@ -80,9 +80,9 @@ class Fetches:
                     raise no_copy(topic, found.segment)
                 await self._fetch_elsewhere(connection, correlation, request, found.segment, deadline)
                 return
-            if deadline <= loop.time() or not await topic.reads.is_at_end(request.offset):
+            if deadline <= monotonic() or not await topic.reads.is_at_end(request.offset):
                 break
-            await self._wait_for_records(topic, request.offset, deadline - loop.time())
+            await self._wait_for_records(topic, request.offset, deadline - monotonic())
             if topic.known.is_deleted:
                 raise UnknownTopic(f"topic {topic.state.name} was deleted")
             if not topic.places.is_elsewhere(request.offset):
@@ -109,11 +109,11 @@ class Fetches:
         if not isinstance(found, Follower):
             return False
         copy = FollowedCopy(topic, found.copy, self._broker.disk)
-        loop, leader = asyncio.get_running_loop(), copy.state.open_segment.leader
-        while copy.end_offset <= request.offset and copy.is_there and loop.time() < deadline:
+        leader = copy.state.open_segment.leader
+        while copy.end_offset <= request.offset and copy.is_there and monotonic() < deadline:
             if not self._broker.metadata.is_alive(leader):
                 return False
-            seconds = min(_LOOK_SECONDS, deadline - loop.time())
+            seconds = min(_LOOK_SECONDS, deadline - monotonic())
             await self._wait_for_commit(
                 topic, seconds, lambda: copy.end_offset > request.offset or not copy.is_there
             )
@@ -187,7 +187,7 @@ class Fetches:
     ) -> int | None:
         """Answer with what is there; or say how much memory that takes, if it is more than there is now."""
         with await connection.room_for(max_bytes, least) as share:
-            started = self._broker.clock.monotonic()
+            started = monotonic()
             found = await readable.read(offset, min(share.size, max_bytes))
             # A frame is never split: one may be larger than what was asked for.
             size = sum(map(len, found.buffers))
@@ -200,7 +200,7 @@ class Fetches:
             connection.respond(correlation, encode_header(answer), list(found.buffers))
             if found.records:
                 self.records_out.add(found.records)
-                self.fetch_seconds.observe(self._broker.clock.monotonic() - started)
+                self.fetch_seconds.observe(monotonic() - started)
             return None
 
     async def _fetch_elsewhere(
@@ -213,7 +213,7 @@ class Fetches:
     ) -> None:
         """From the node that has the records; waiting for one holds neither a slot nor memory here, so that
         readers of quiet topics are in nobody's way."""
-        wait_s = max(0.0, deadline - asyncio.get_running_loop().time())
+        wait_s = max(0.0, deadline - monotonic())
         passed = msgspec.structs.replace(
             request, min_index=self._elsewhere.index_of(segment), wait_ms=0, here_only=segment.is_sealed
         )

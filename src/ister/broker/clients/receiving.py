@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, cast
 
 from ister.broker.clients.answers import is_too_slow
 from ister.errors import BadRequest, IsterError, MessageTooLarge, RequestTimeout
+from ister.io.clock import monotonic
 from ister.protocol.codec import PREAMBLE_SIZE, PREFIX, PREFIX_SIZE, SIZE_FIELD, choose_version
 from ister.protocol.messages import Kind
 from ister.protocol.text import LENGTH_SIZE, is_text
@@ -94,7 +95,7 @@ class Receiver(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         server = self._server
-        self.last_received = server.broker.clock.monotonic()
+        self.last_received = monotonic()
         server.bytes_in.value += nbytes
         if self._partial is not None:
             self._filled += nbytes
@@ -184,7 +185,7 @@ class Receiver(asyncio.BufferedProtocol):
         self._partial = bytearray(total)
         self._filled = min(total, len(first))
         self._partial[: self._filled] = first[: self._filled]
-        self._began = self._server.broker.clock.monotonic()
+        self._began = monotonic()
         if self._is_whole:
             # Whoever made the room is in the middle of something: it is handled when that is over.
             self._stash = bytes(first[total:])

@@ -33,6 +33,7 @@ from ister.broker.view.paths import look_up
 from ister.errors import BadRequest, IsterError, UnknownTopic
 from ister.history.replacing import merge_objects
 from ister.history.shown import list_history, sweep_topic, verify_segment
+from ister.io.clock import monotonic
 from ister.names import is_system
 from ister.protocol import messages, moves
 from ister.protocol.codec import MAX_HEADER_BYTES, encode_header
@@ -69,7 +70,7 @@ class Requests:
         self._broker = server.broker
         self._read_rss = read_rss
         self._losses = Losses(server.broker)
-        self._started = server.broker.clock.monotonic()
+        self._started = monotonic()
         self._elsewhere = Elsewhere(server.broker)
         self._fetches = Fetches(server.broker, self._elsewhere)
         self.metrics = (self._fetches.records_out, self._fetches.fetch_seconds, self._elsewhere.forwards)
@@ -400,7 +401,7 @@ class Requests:
         self.respond(connection, correlation, messages.Empty())
 
     async def _stats(self, connection: Connection, correlation: int, header: bytes) -> None:
-        uptime = int((self._broker.clock.monotonic() - self._started) * 1000)
+        uptime = int((monotonic() - self._started) * 1000)
         answer = messages.StatsAnswer(self._read_rss(), uptime, self._broker.metrics.values())
         self.respond(connection, correlation, answer)
 

@@ -20,6 +20,7 @@ from ister.broker.text.service import TextService
 from ister.broker.topic.topic_log import TopicLog
 from ister.errors import BadRequest, IsterError, NotLeader, Overloaded, RequestTimeout
 from ister.frame import FrameHeader
+from ister.io.clock import monotonic
 from ister.io.network import Listener, Network
 from ister.logs import Repeats, fields
 from ister.metrics import Counter, Gauge
@@ -49,7 +50,7 @@ class Server:
         self._network = network
         self._connections: dict[Connection, None] = {}
         self._texts: dict[TextConnection, None] = {}
-        self._refusals = Repeats(broker.clock.monotonic)
+        self._refusals = Repeats(monotonic)
         self.text: TextService | None = None
         """What carries out the commands of the text protocol; from `start` on."""
         self._gets: GetService | None = None
@@ -128,10 +129,9 @@ class Server:
         if self._sweeper is not None:
             self._sweeper.cancel()
         self.broker.drain()
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = monotonic()
         deadline = began + timeout
-        while loop.time() < deadline:
+        while monotonic() < deadline:
             if all(connection.has_no_appends for connection in self._connections) and all(
                 connection.session.is_idle for connection in self._texts
             ):
@@ -214,7 +214,7 @@ class Server:
         timeout = self.broker.config.request_timeout_ms / 1000
         while True:
             await asyncio.sleep(min(1.0, timeout / 2))
-            now = self.broker.clock.monotonic()
+            now = monotonic()
             for connection in list(self._connections):
                 connection.expire(now, timeout)
             for text in list(self._texts):

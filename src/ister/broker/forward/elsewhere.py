@@ -30,6 +30,7 @@ from ister.errors import (
     RequestTimeout,
     StorageFailed,
 )
+from ister.io.clock import monotonic
 from ister.metadata.state import SegmentState
 from ister.metadata.store import MetadataStore
 from ister.metrics import Counter
@@ -62,7 +63,7 @@ class Looking:
     def __init__(self, metadata: MetadataStore, offset: int | None) -> None:
         self._metadata = metadata
         self._offset = offset
-        self._until = asyncio.get_running_loop().time() + MOVED_SECONDS
+        self._until = monotonic() + MOVED_SECONDS
         self._is_current = False
         self._topic: TopicLog | None = None
 
@@ -74,7 +75,7 @@ class Looking:
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         """Whether to look again."""
-        if isinstance(error, NotLeader) and asyncio.get_running_loop().time() < self._until:
+        if isinstance(error, NotLeader) and monotonic() < self._until:
             await asyncio.sleep(_MOVED_PAUSE_SECONDS)
             return True
         if isinstance(error, OffsetOutOfRange) and not self._is_final:

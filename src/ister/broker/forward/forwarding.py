@@ -26,6 +26,7 @@ from ister.errors import (
     NodeUnreachable,
     RequestTimeout,
 )
+from ister.io.clock import monotonic
 from ister.io.network import Network
 from ister.metadata.state import NodeState
 from ister.protocol.codec import AppendAnswer, Bytes, decode_appended
@@ -192,8 +193,7 @@ class _Way:
         return self._opening
 
     async def _open(self) -> Connection:
-        loop = asyncio.get_running_loop()
-        if self._fault is not None and loop.time() < self._fault_until:
+        if self._fault is not None and monotonic() < self._fault_until:
             raise self._fault.again()
         forwarder = self._forwarder
         node = forwarder.find(self._member)
@@ -213,7 +213,7 @@ class _Way:
             return made
         except IsterError as error:
             self._fault = self._unreachable(error.message)
-            self._fault_until = loop.time() + _PAUSE_SECONDS
+            self._fault_until = monotonic() + _PAUSE_SECONDS
             raise self._fault.again() from error
 
     def _opened(self, task: asyncio.Task[Connection]) -> None:

@@ -23,6 +23,7 @@ from ister.asking import ask_each
 from ister.broker.node.spreading import NodeLoad, Plan, Strategy, TopicLoad, plan
 from ister.broker.topic.sealing import seen_by
 from ister.errors import BadRequest, IsterError, NotLeader
+from ister.io.clock import monotonic
 from ister.metadata.moves import MoveReason
 from ister.metadata.state import TopicState
 from ister.protocol import moves as messages
@@ -76,7 +77,7 @@ class NodeBalancing:
 
     def _note(self) -> messages.LoadReport:
         broker = self._broker
-        now, usage, figures = broker.clock.monotonic(), self.usage(), broker.metrics.values()
+        now, usage, figures = monotonic(), self.usage(), broker.metrics.values()
         sizes = {topic.state.uid: topic.facts.bytes for topic in broker.topics.values() if topic.leads}
         before = self._before or (now, usage, figures, sizes)
         self._before = now, usage, figures, sizes

@@ -122,8 +122,8 @@ class Broker:
         self._revoked: set[str] = set()
         """Topics whose leases are withheld, for tests; an empty name stands for all."""
         self.hot = HotTail(config.hot_tail_bytes)
-        self.leases = Leases(clock)
-        self.commits = GroupCommit(disk, clock, interval_ms=config.fsync_interval_ms, after_cycle=after_cycle)
+        self.leases = Leases()
+        self.commits = GroupCommit(disk, interval_ms=config.fsync_interval_ms, after_cycle=after_cycle)
         self.sealed = SealedSegments(disk)
         self.storage: Storage
         self.replication: NodeReplication

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ister.broker.topic.sealing import make_recovery_seal
 from ister.broker.view.standing import Standings
 from ister.errors import NotLeader, StorageFailed, UnknownTopic
+from ister.io.clock import monotonic
 from ister.metadata.commands import SealSegment
 from ister.metadata.placement import Why
 from ister.metadata.state import SegmentState, TopicState
@@ -148,12 +149,12 @@ class NodeReplication:
         """What no message triggers: followers that are lost, appends that wait for too few of them."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            now, monotonic = asyncio.get_running_loop().time(), self._broker.clock.monotonic()
+            now = monotonic()
             self.standings.look(now)
             lag = 0
             for topic in list(self._broker.topics.values()):
                 if topic.leads:
-                    topic.leadership.check_quorum(monotonic)
+                    topic.leadership.check_quorum(now)
                     topic.leadership.check_replicas(now)
                     lag = max(lag, topic.facts.follower_lag)
             self.follower_lag = lag

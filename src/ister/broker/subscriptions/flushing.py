@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from ister.broker.subscriptions.owned import Owned
 from ister.errors import IsterError, StaleDelivery
+from ister.io.clock import monotonic
 from ister.logs import fields
 from ister.metadata.commands import FlushRow, FlushSubscriptions
 
@@ -49,7 +50,7 @@ class Flushing:
     def note(self, owned: Owned, acknowledgements: int) -> None:
         self._dirty[owned.uid] = owned
         if owned.unstored_since is None:
-            owned.unstored_since = asyncio.get_running_loop().time()
+            owned.unstored_since = monotonic()
         self._due.set()
         self._acknowledgements += acknowledgements
         if self._acknowledgements >= FLUSH_ACKNOWLEDGEMENTS:

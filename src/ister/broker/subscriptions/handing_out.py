@@ -11,7 +11,6 @@ an operator gave up (F6), which are an error once, with their range.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -20,6 +19,7 @@ from ister.broker.subscriptions.dispatch import NEVER, Candidate, Dispatcher, Pa
 from ister.broker.subscriptions.frames import ReadFrame, ReadFrames, Run, Spot
 from ister.broker.subscriptions.key_order import KeyOrder
 from ister.errors import CorruptSegment, IsterError, OffsetOutOfRange, RecordsLost
+from ister.io.clock import monotonic
 from ister.logs import fields
 from ister.metadata.topics import SubscriptionState, TopicState
 from ister.protocol.messages import Fetch
@@ -114,7 +114,7 @@ class HandingOut:
         selected = Selected(request.max_bytes)
         self._topic = self._current()
         timeout_ms = self._state.policy.ack_timeout_ms
-        self._deadline = asyncio.get_running_loop().time() + timeout_ms / 1000 if timeout_ms else NEVER
+        self._deadline = monotonic() + timeout_ms / 1000 if timeout_ms else NEVER
         try:
             while not selected.is_full and await self._add(selected, request, sharers):
                 pass

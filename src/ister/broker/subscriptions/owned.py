@@ -16,6 +16,7 @@ from ister.broker.subscriptions.handing_out import READ_BYTES, HandingOut, Sourc
 from ister.broker.subscriptions.policy import dead_letter, dead_letter_topic, judge
 from ister.errors import IsterError, RecordsLost, StaleDelivery, SubscriptionBusy
 from ister.frame import DEFAULT_LIMIT, frames_in
+from ister.io.clock import monotonic
 from ister.logs import fields
 from ister.metadata.commands import FlushRow
 from ister.metadata.topics import SubscriptionState, TopicState
@@ -120,7 +121,7 @@ class Owned:
 
     def seen(self, consumer: int) -> _Consumer:
         """A consumer is there; raises if there is no place for it."""
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         found = self._consumers.get(consumer)
         if found is None:
             if self.kind == SubscriptionKind.EXCLUSIVE and self._consumers:
@@ -133,12 +134,12 @@ class Owned:
     def keep_alive(self, consumer: int) -> None:
         found = self._consumers.get(consumer)
         if found is not None:
-            found.deadline = asyncio.get_running_loop().time() + SESSION_SECONDS
+            found.deadline = monotonic() + SESSION_SECONDS
 
     def connection_lost(self, consumer: int) -> None:
         found = self._consumers.get(consumer)
         if found is not None:
-            found.deadline = min(found.deadline, asyncio.get_running_loop().time() + LOST_SECONDS)
+            found.deadline = min(found.deadline, monotonic() + LOST_SECONDS)
 
     def leave(self, consumer: int) -> None:
         """What it has goes to others at once."""
@@ -167,7 +168,7 @@ class Owned:
 
     def refuse(self, epoch: int, consumer: int, refused: tuple[Refused, ...]) -> None:
         self._check_epoch(epoch)
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         for one in refused:
             delay = one.delay_ms / 1000 if one.delay_ms >= 0 else None
             if one.start < one.end:
@@ -193,7 +194,7 @@ class Owned:
         while (first := self.dispatcher.failed.first) is not None:
             topic = self._current(self)
             start, end, past = first
-            now, longest = asyncio.get_running_loop().time(), self.policy.backoff_max_ms / 1000
+            now, longest = monotonic(), self.policy.backoff_max_ms / 1000
             try:
                 match self.policy.on_failure:
                     case OnFailure.DROP:
@@ -262,7 +263,7 @@ class Owned:
             return found
         finally:
             consumer.waiting -= 1
-            consumer.deadline = asyncio.get_running_loop().time() + left_after
+            consumer.deadline = monotonic() + left_after
 
     async def _pull(
         self, request: Pull, consumer: _Consumer, until: float
@@ -282,7 +283,7 @@ class Owned:
                     if found.ranges:
                         return found.ranges, found.payload
                     is_at_end = found.is_at_end
-            left = until - asyncio.get_running_loop().time()
+            left = until - monotonic()
             if left <= 0:
                 return [], []
             if is_at_end:

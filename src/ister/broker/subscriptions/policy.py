@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from ister.broker.subscriptions.dispatch import Past, Wait
 from ister.errors import ConnectionFailed, IsterError, NodeUnreachable, NotLeader, RequestTimeout
 from ister.frame import Record, admit, encode
+from ister.io.clock import monotonic
 from ister.protocol.subscriptions import FailurePolicy, OnFailure
 
 if TYPE_CHECKING:
@@ -79,8 +80,7 @@ class DeadLetters:
 
     async def append(self, topic: str, frame: bytes) -> None:
         """Returns when it is durable; the topic is made if it is not there."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + APPEND_SECONDS
+        until = monotonic() + APPEND_SECONDS
         while True:
             try:
                 if topic not in self._broker.topics:
@@ -93,7 +93,7 @@ class DeadLetters:
                     f"a dead letter was not taken by {topic} in {APPEND_SECONDS:.0f} s"
                 ) from error
             except _AGAIN as error:
-                if loop.time() >= until:
+                if monotonic() >= until:
                     raise
                 log.debug("a dead letter is appended again: %s", error.message)
                 await asyncio.sleep(_PAUSE_SECONDS)
@@ -101,7 +101,7 @@ class DeadLetters:
     async def _append_once(self, topic: str, frame: bytes) -> None:
         data = bytearray(frame)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._broker.append(topic, data, admit(data), _OneAppend(done), 0, self._broker.clock.monotonic())
+        self._broker.append(topic, data, admit(data), _OneAppend(done), 0, monotonic())
         await done
 
 

@@ -33,6 +33,7 @@ from ister.errors import (
     UnknownSubscription,
     UnknownTopic,
 )
+from ister.io.clock import monotonic
 from ister.logs import fields
 from ister.metadata.commands import (
     ClaimSubscription,
@@ -150,7 +151,7 @@ class Subscriptions:
             self.drop(owned)
             raise NotLeader(f"this node does not own {owned.name} of {topic.name} any more")
         since = owned.unstored_since
-        if since is not None and asyncio.get_running_loop().time() - since > GRACE_SECONDS:
+        if since is not None and monotonic() - since > GRACE_SECONDS:
             raise NotLeader(
                 f"what was acknowledged of {owned.name} could not be stored for {GRACE_SECONDS:.0f} s",
                 hint="It goes on once a majority of the nodes is up: `ister cluster status` names them.",
@@ -181,7 +182,7 @@ class Subscriptions:
     async def _keep_looking(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            now = asyncio.get_running_loop().time()
+            now = monotonic()
             for owned in list(self._owned.values()):
                 owned.look(now)
 
@@ -228,7 +229,7 @@ class Subscriptions:
         if self.metadata.is_alive(owner):
             self._silent_since.pop(state.uid, None)
             return False
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         known, since = self._silent_since.get(state.uid, (0, now))
         if known != owner:
             self._silent_since[state.uid] = known, since = owner, now
@@ -395,7 +396,7 @@ class Subscriptions:
 
     async def pull(self, connection: Connection, correlation: int, header: bytes) -> None:
         request = decode_header(messages.Pull, header)
-        until = asyncio.get_running_loop().time() + min(request.wait_ms, MAX_WAIT_MS) / 1000
+        until = monotonic() + min(request.wait_ms, MAX_WAIT_MS) / 1000
         state = await self._find(request.topic, request.subscription, request.min_index, request.uid)
         if request.kind not in ("", state.kind):
             raise SubscriptionExists(f"the subscription {state.name} is {state.kind}, not {request.kind}")

@@ -16,6 +16,7 @@ from ister.broker.text.node import PEER_SECONDS
 from ister.broker.text.session import TextSession
 from ister.errors import IsterError, RequestTimeout
 from ister.frame import FrameHeader, decode_header, encode, frames_in
+from ister.io.clock import monotonic
 from ister.logs import fields
 from ister.metadata.nodes import NodeState
 from ister.metadata.replicated import ReplicatedMetadata
@@ -42,7 +43,7 @@ class TextConnection(asyncio.BufferedProtocol):
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._left = asyncio.Event()
         self._left.set()
-        self._last_received = server.broker.clock.monotonic()
+        self._last_received = monotonic()
         self._unsent = 0
         self._watched = (self._last_received, 0)
         """When its client last took something of what it was sent, and how much was left then."""
@@ -62,7 +63,7 @@ class TextConnection(asyncio.BufferedProtocol):
         self.feed(self._buffer[:nbytes])
 
     def feed(self, data: bytes | memoryview) -> None:
-        self._last_received = self._server.broker.clock.monotonic()
+        self._last_received = monotonic()
         self.session.feed(data)
 
     def eof_received(self) -> bool:
@@ -114,7 +115,7 @@ class TextConnection(asyncio.BufferedProtocol):
         if self._has_said_all or self._transport.is_closing():
             self._transport.close()
             return
-        self._leaving_since = self._server.broker.clock.monotonic()
+        self._leaving_since = monotonic()
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._transport.resume_reading()
@@ -203,7 +204,7 @@ class BrokerTextNode:
         header = decode_header(frame)
         assert isinstance(header, FrameHeader)
         sink = _OneAppend(asyncio.get_running_loop().create_future())
-        self._broker.append(topic, frame, header, sink, 0, self._broker.clock.monotonic())
+        self._broker.append(topic, frame, header, sink, 0, monotonic())
         offset = await sink.offset
         self._server.records_in.add()
         return offset

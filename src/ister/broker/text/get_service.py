@@ -25,6 +25,7 @@ from ister.broker.text.shared_cursor import (
     SharedCursors,
 )
 from ister.errors import BadRequest, IsterError, NotLeader, RequestTimeout, ShuttingDown, UnknownTopic
+from ister.io.clock import monotonic
 from ister.metadata.commands import ClaimCursor, Result
 from ister.metadata.state import TopicState
 from ister.protocol.codec import decode_header, encode_header
@@ -77,8 +78,7 @@ class GetService:
 
     async def take(self, name: str) -> Taken | None:
         """The next record of a topic, by its full name; None if there is none now."""
-        loop = asyncio.get_running_loop()
-        attempt = _Attempt(loop.time() + self._deadline_seconds)
+        attempt = _Attempt(monotonic() + self._deadline_seconds)
         pause = FIRST_PAUSE_SECONDS
         while True:
             try:
@@ -91,7 +91,7 @@ class GetService:
                 self._give_up(attempt)
                 raise
             except IsterError as error:
-                if not error.retriable or loop.time() + pause > attempt.deadline:
+                if not error.retriable or monotonic() + pause > attempt.deadline:
                     self._give_up(attempt)
                     raise
                 attempt.met = error
@@ -250,11 +250,11 @@ class _Attempt:
 
     @property
     def left(self) -> float:
-        return self.deadline - asyncio.get_running_loop().time()
+        return self.deadline - monotonic()
 
     def is_long_gone(self, owner: int) -> bool:
         """Whether this owner has not been there for as long as this GET is looking."""
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         if self._gone is None or self._gone[0] != owner:
             self._gone = owner, now
         return now - self._gone[1] >= OWNER_GRACE_SECONDS

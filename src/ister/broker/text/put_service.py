@@ -13,6 +13,7 @@ from typing import Final
 
 from ister.broker.text.node import TextNode
 from ister.errors import SAME_PRODUCER_HINT, IsterError, NodeUnreachable, NotLeader, RequestTimeout
+from ister.io.clock import monotonic
 
 FIRST_PAUSE_SECONDS: Final = 0.02
 LONGEST_PAUSE_SECONDS: Final = 0.2
@@ -29,7 +30,7 @@ class PutService:
 
     async def put(self, name: str, payload: bytes) -> None:
         """Append to a topic by its full name; returns once the record is acknowledged."""
-        until = asyncio.get_running_loop().time() + self._held_seconds
+        until = monotonic() + self._held_seconds
         try:
             async with asyncio.timeout_at(until + self._answer_seconds):
                 await self._append(name, payload, until)
@@ -45,13 +46,13 @@ class PutService:
             raise
 
     async def _append(self, name: str, payload: bytes, until: float) -> None:
-        loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_SECONDS
+        pause = FIRST_PAUSE_SECONDS
         while True:
             try:
                 await self._node.append_one(name, payload)
                 return
             except _NOT_TAKEN as error:
-                if loop.time() + pause > until:
+                if monotonic() + pause > until:
                     raise self._not_taken(name, error) from error
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from ister.broker.text.node import TextNode
 from ister.broker.text.shared_cursor import SETTLE_SECONDS, DeliveryId
 from ister.errors import IsterError
+from ister.io.clock import monotonic
 from ister.logs import fields
 from ister.protocol.codec import encode_header
 from ister.protocol.peer import GetSettled, PeerKind, node_of
@@ -69,7 +70,7 @@ class Settlements:
     ) -> None:
         loop = asyncio.get_running_loop()
         waiting = self._waiting.setdefault(owner, deque(maxlen=MAX_WAITING))
-        waiting.append(_Row(kind, delivery_id, abandoned, loop.time()))
+        waiting.append(_Row(kind, delivery_id, abandoned, monotonic()))
         if owner not in self._tasks:
             self._tasks[owner] = loop.create_task(self._send_all(owner, waiting), name=f"get-tell-{owner}")
 
@@ -91,7 +92,7 @@ class Settlements:
 
     def _keep(self, owner: int, waiting: deque[_Row], rows: list[_Row], error: IsterError) -> None:
         """Put back, in front, what is worth telling later; a full queue keeps the newer ones."""
-        oldest = asyncio.get_running_loop().time() - self._keep_seconds
+        oldest = monotonic() - self._keep_seconds
         kept = [row for row in rows if row.since > oldest and error.retriable]
         room = MAX_WAITING - len(waiting)
         waiting.extendleft(kept[: -room - 1 : -1] if room else [])

@@ -26,6 +26,7 @@ from ister.broker.subscriptions.dispatch import Dispatcher
 from ister.broker.subscriptions.handing_out import MAX_PIECES
 from ister.broker.text.node import TextNode
 from ister.errors import IsterError, NotLeader, Overloaded, RecordsLost, RequestTimeout, UnknownTopic
+from ister.io.clock import monotonic
 from ister.logs import fields
 from ister.metadata.commands import ClaimCursor, Command, DeleteTopic, FlushCursors, Outcome
 from ister.metadata.state import TopicState
@@ -228,7 +229,7 @@ class SharedCursors:
         offset = owned.dispatcher.candidate.start
         attempt = owned.dispatcher.hand_out(holder, request, offset, offset + 1)
         delivery_id = DeliveryId(owned.uid, owned.epoch, offset, attempt)
-        deadline = asyncio.get_running_loop().time() + self._settle_seconds
+        deadline = monotonic() + self._settle_seconds
         self._handed[delivery_id] = _Handed(holder, request, deadline)
         if request:
             self._requests[owned.uid, holder, request] = delivery_id
@@ -236,7 +237,7 @@ class SharedCursors:
 
     def _refuse_if_stuck(self, topic: TopicState, owned: _Owned) -> None:
         since = owned.unstored_since
-        if since is not None and asyncio.get_running_loop().time() - since > GRACE_SECONDS:
+        if since is not None and monotonic() - since > GRACE_SECONDS:
             raise NotLeader(
                 f"the GET cursor of {topic.name} could not be stored for {GRACE_SECONDS:.0f} s",
                 hint="Ask again once a majority of the nodes is up: METRICS names them.",
@@ -312,7 +313,7 @@ class SharedCursors:
         """Take back what nobody settles."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            now = asyncio.get_running_loop().time()
+            now = monotonic()
             for delivery_id, handed in list(self._handed.items()):
                 if handed.deadline <= now or not self._is_there(handed.holder):
                     log.info("record not settled, handed out again", extra=fields(**delivery_id._asdict()))
@@ -326,7 +327,7 @@ class SharedCursors:
     def _note(self, owned: _Owned) -> None:
         if owned.dispatcher.cursor > owned.stored:
             if owned.unstored_since is None:
-                owned.unstored_since = asyncio.get_running_loop().time()
+                owned.unstored_since = monotonic()
             self._dirty[owned.uid] = None
             self._is_dirty.set()
 

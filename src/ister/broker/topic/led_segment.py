@@ -26,6 +26,7 @@ from ister.broker.topic.resuming import Resumed, resume
 from ister.broker.topic.sealing import has_other_nodes, make_empty_seal
 from ister.broker.topic.unrecovered import WAITS_HINT, Unrecovered
 from ister.errors import IsterError, NotLeader, ShuttingDown, StorageFailed, invariant
+from ister.io.clock import monotonic
 from ister.protocol.peer import node_of
 from ister.replication.stream.leader import Leading
 from ister.wal.recovery import NEW, Recovered, SegmentIdentity
@@ -122,11 +123,11 @@ class LedSegment:
 
     def set_fault(self, fault: IsterError) -> None:
         self.fault = fault.again()  # without the traceback, which would live as long
-        self._fault_until = self._storage.clock.monotonic() + FAULT_RETRY_SECONDS
+        self._fault_until = monotonic() + FAULT_RETRY_SECONDS
 
     def raise_recent_fault(self) -> None:
         """A segment that cannot be opened is not tried again for each request."""
-        is_recent = self.stage is Stage.HALTED or self._storage.clock.monotonic() < self._fault_until
+        is_recent = self.stage is Stage.HALTED or monotonic() < self._fault_until
         if self.fault is not None and is_recent:
             raise self.fault.again()
 

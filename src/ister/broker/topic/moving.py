@@ -17,6 +17,7 @@ from ister.broker.topic.led_segment import LedSegment
 from ister.broker.topic.rolling_over import RollingOver
 from ister.broker.topic.sealing import seen_by, wanted_move
 from ister.failpoints import Step
+from ister.io.clock import monotonic
 from ister.metadata.commands import FailMove
 from ister.metadata.moves import MoveState
 from ister.metadata.placement import Seen, Why
@@ -55,7 +56,7 @@ class Moving:
         if move is None or not fault:
             self._unable = None
             return
-        now = self._storage.clock.monotonic()
+        now = monotonic()
         if self._unable is None or self._unable[0] != move.id:
             self._unable = move.id, now
         elif now - self._unable[1] >= TARGET_SECONDS and self._topic.leads:

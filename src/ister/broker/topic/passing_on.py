@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ister.broker.node.storage import Storage
 from ister.broker.topic.held import HeldAppend
 from ister.errors import IsterError, NotLeader
+from ister.io.clock import monotonic
 from ister.protocol.codec import AppendAnswer
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class PassedAppend:
         append.sink.appended(append.token, answer.base_offset, answer.append_time_us, node_id)
 
     def returned(self, error: IsterError) -> None:
-        waited = self._storage.clock.monotonic() - self._append.started
+        waited = monotonic() - self._append.started
         if isinstance(error, NotLeader) and waited < self._storage.max_held_seconds:
             asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._again)
         else:

@@ -8,8 +8,6 @@ Offsets that nobody has any more are `RecordsLost` with their range, at every no
 
 from __future__ import annotations
 
-import asyncio
-
 from ister.broker.node.storage import Storage
 from ister.broker.topic.history_reads import HistoryReads
 from ister.broker.topic.known import KnownTopic
@@ -27,6 +25,7 @@ from ister.broker.topic.location import (
 from ister.broker.topic.places import Places
 from ister.broker.topic.sealed_reads import SealedReads, out_of_range
 from ister.errors import CorruptSegment, IsterError, NotLeader, RecordsLost, StorageFailed
+from ister.io.clock import monotonic
 from ister.io.disk import Disk
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.peer import node_of
@@ -188,7 +187,7 @@ class Reads:
     def _failed(self, segment: Segment, where: str, error: OSError) -> IsterError:
         """Nobody else answers for an open segment: the reader asks again. If its leader's disk cannot read
         then, or ever again while it is open, those who have other copies end it: that costs little."""
-        failed, now = read_failed(segment.identity.key, where, error), asyncio.get_running_loop().time()
+        failed, now = read_failed(segment.identity.key, where, error), monotonic()
         if is_medium_error(error) and segment.replication is not None:
             uid, since = self._unread
             if uid != segment.identity.uid:

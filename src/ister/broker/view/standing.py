@@ -6,12 +6,12 @@ is left out, and what it has is then not known.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ister.asking import ask_each
+from ister.io.clock import monotonic
 from ister.metadata.state import TopicState
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.peer import PeerKind
@@ -53,7 +53,7 @@ class Standings:
 
     def sealed(self, segment_uid: int) -> None:
         """Its copies are looked at now: that is no news, unless it takes long."""
-        self._sealed_at[segment_uid] = asyncio.get_running_loop().time()
+        self._sealed_at[segment_uid] = monotonic()
 
     def recovery_began(self, topic_uid: int) -> None:
         self._began_us[topic_uid] = self._broker.clock.now_us()
@@ -105,7 +105,7 @@ class Standings:
         if topic is not None:
             uids = {segment.uid for segment in topic.segments}
             return [uid for uid in behind if uid in uids]
-        now, sealed_at = asyncio.get_running_loop().time(), self._sealed_at
+        now, sealed_at = monotonic(), self._sealed_at
         return [uid for uid in behind if uid not in sealed_at or now - sealed_at[uid] >= PASSING_SECONDS]
 
     def _short(self, topic: TopicState | None) -> list[tuple[int, int]]:
@@ -122,7 +122,7 @@ class Standings:
 
     def _followers(self, topic_uid: int) -> list[FollowerStanding]:
         found: list[FollowerStanding] = []
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         for topic in self._led(topic_uid):
             for behind in topic.facts.followers_behind():
                 if topic_uid or now - behind.since >= PASSING_SECONDS:

@@ -200,7 +200,7 @@ async def _on_disk(
 async def _fill(
     disk: Disk, clock: Clock, wanted: Wanted, state: Recovered, source: Source, bytes_per_second: int
 ) -> Copied:
-    throttle = Throttle(clock, bytes_per_second)
+    throttle = Throttle(bytes_per_second)
     growing = _GrowingLog(wanted, state, source.name)
     started = state.position
     while state.end_offset < wanted.end_offset:

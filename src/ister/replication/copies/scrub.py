@@ -50,7 +50,7 @@ async def scrub_log(
     except OSError as error:
         raise StorageFailed(f"the log of segment {identity.key} cannot be opened: {error}") from error
     scrub = _Scrub(file, identity, sealed_end)
-    throttle = Throttle(clock, bytes_per_second)
+    throttle = Throttle(bytes_per_second)
     try:
         while scrub.offset < sealed_end:
             started = scrub.position

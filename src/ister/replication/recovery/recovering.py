@@ -23,6 +23,7 @@ from ister.errors import (
     StorageFailed,
     UnknownTopic,
 )
+from ister.io.clock import monotonic
 from ister.metadata.commands import BeginRecovery, Outcome, Result, SealSegment
 from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.store import MetadataStore
@@ -273,7 +274,7 @@ class Recoveries:
         """Recover the topic's open segment, unless that is under way here, or was given up a moment ago."""
         uid = topic.open_segment.uid
         until, _ = self._resting.get(uid, (0.0, 0.0))
-        if uid not in self._running and asyncio.get_running_loop().time() >= until:
+        if uid not in self._running and monotonic() >= until:
             attempt = self._running[uid] = Attempt(self._home, topic, self._answered)
             self._counters.recoveries_begun.add()
             self._spawn(self._run(uid, attempt))
@@ -311,7 +312,7 @@ class Recoveries:
                     self._given_up[uid] = (attempt.topic_uid, ended.message)
                     _, pause = self._resting.get(uid, (0.0, FIRST_REST_SECONDS))
                     self._resting[uid] = (
-                        asyncio.get_running_loop().time() + pause,
+                        monotonic() + pause,
                         min(2 * pause, LAST_REST_SECONDS),
                     )
             else:

@@ -14,6 +14,7 @@ import logging
 import math
 from typing import NamedTuple, Protocol
 
+from ister.io.clock import monotonic
 from ister.metadata.state import TopicState
 from ister.metadata.store import MetadataStore
 from ister.protocol.peer import node_of
@@ -51,7 +52,7 @@ class Watch:
         self.look_at_all()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            self._look(asyncio.get_running_loop().time())
+            self._look(monotonic())
 
     def look_at_all(self) -> None:
         """After a start, or when much of the metadata came at once: who had begun a recovery may be gone."""
@@ -62,7 +63,7 @@ class Watch:
     def silent_for(self, leader: int) -> float:
         """For how long a member that leads does not answer, at least, in seconds; 0 if it does."""
         since = self._silent_since.get(leader)
-        return asyncio.get_running_loop().time() - since if since is not None else 0.0
+        return monotonic() - since if since is not None else 0.0
 
     def wants(self, topic: TopicState) -> None:
         """This node led the segment, and does not any more. If another recovers it, that is waited for."""
@@ -75,7 +76,7 @@ class Watch:
     def recovery_began(self, topic: TopicState) -> None:
         segment, known = topic.open_segment, self._recovering.get(topic.uid)
         if known is None or known[:2] != (segment.uid, segment.coordinator):
-            now = asyncio.get_running_loop().time()
+            now = monotonic()
             self._recovering[topic.uid] = _Recovering(segment.uid, segment.coordinator, now)
 
     def _look(self, now: float) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from ister.errors import CorruptSegment, InvariantBroken, IsterError
 from ister.frame import base_and_count
+from ister.io.clock import monotonic
 from ister.io.disk import Disk
 from ister.peers import Peers
 from ister.protocol.codec import decode_header, encode_header
@@ -189,7 +190,7 @@ class Leading:
     # Committing.
 
     def _now(self) -> float:
-        return asyncio.get_running_loop().time()
+        return monotonic()
 
     def lost(self, now: float, seconds: float) -> list[int]:
         """Followers that do not follow for so long. Asked now and then: only at these moments is it seen who

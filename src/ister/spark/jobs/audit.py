@@ -11,7 +11,6 @@ from looking: no broker answers, a topic is deleted meanwhile. What retention tr
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ister import sync
 from ister.addresses import Address
 from ister.errors import ConfigError
+from ister.io.clock import monotonic
 from ister.names import normalise_topic
 from ister.spark.jobs.auditing.findings import TABLE, Checked, Finding, Note, shown
 from ister.spark.jobs.auditing.segments import AuditedSegment, join_checked
@@ -109,7 +109,7 @@ def audit(
 ) -> AuditReport:
     """Check one topic, several, or all of them (None). `against` is the path of a table of one topic; which
     format it has is found there, unless `to` says it."""
-    started = time.monotonic()
+    started = monotonic()
     job = _AuditJob(spark, bootstrap, watch or Unwatched(), stop or Stop())
     with sync.connect(bootstrap) as log:
         if topics is None:
@@ -131,7 +131,7 @@ def audit(
     if job.against is not None:
         job.against.check_topic(job.snapshots[0])
     report = job.run(replicas)
-    report.seconds = time.monotonic() - started
+    report.seconds = monotonic() - started
     return report
 
 

@@ -14,7 +14,6 @@ copied.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +23,7 @@ from ister import sync
 from ister.errors import BadRequest, CorruptSegment, RequestTimeout, StoreUnavailable
 from ister.history.merging import Merge, merge, plan_merges
 from ister.history.names import ObjectName
+from ister.io.clock import monotonic
 from ister.io.stores import open_for_reading
 from ister.names import normalise_topic
 from ister.spark.jobs.running import Stop, parallelism, run_tasks
@@ -86,7 +86,7 @@ def compact(
 ) -> Compacted:
     """Merge objects until each has half of `object_bytes`, and none more than that. Records stay where they
     are, with their offsets; readers notice nothing."""
-    began = time.monotonic()
+    began = monotonic()
     watch, stop = watch or Unwatched(), stop or Stop()
     with sync.connect(bootstrap) as log:
         listed = log.history(normalise_topic(topic))
@@ -104,7 +104,7 @@ def compact(
             watch.ends()
     done.merged.sort(key=lambda one: one.start_offset)
     done.is_complete = not stop.is_asked
-    done.seconds = time.monotonic() - began
+    done.seconds = monotonic() - began
     return done
 
 
@@ -145,7 +145,7 @@ def merge_in(url: str, wanted: Merge) -> ObjectName | str:
 async def _merge_in(url: str, wanted: Merge) -> ObjectName | str:
     # What one that was killed at this very run has left behind bears the same name, and goes.
     store = open_for_reading(url, f"compact-{wanted.name.topic_uid}-{wanted.name.segment_uid}")
-    give_up_at, pause = time.monotonic() + PATIENCE_S, 0.1
+    give_up_at, pause = monotonic() + PATIENCE_S, 0.1
     try:
         while True:
             try:
@@ -154,7 +154,7 @@ async def _merge_in(url: str, wanted: Merge) -> ObjectName | str:
             except CorruptSegment as error:
                 return error.message
             except (StoreUnavailable, RequestTimeout):
-                if time.monotonic() + pause > give_up_at:
+                if monotonic() + pause > give_up_at:
                     raise
             await asyncio.sleep(pause)
             pause = min(2 * pause, 5.0)

@@ -8,7 +8,6 @@ machine.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +16,7 @@ import ister
 from ister.client.lag import Lag, lag_of
 from ister.client.log import Log
 from ister.errors import UnknownTopic
-from ister.io.clock import SystemClock
+from ister.io.clock import SystemClock, monotonic
 from ister.protocol.messages import PinDescription
 from ister.spark.jobs.checkpoints import Checkpoint, CheckpointTopic, read_checkpoint
 
@@ -68,12 +67,12 @@ def lag(
     tables: Sequence[str] = (),
 ) -> LagReport:
     """All readers with a pin, and the queries and tables that are named."""
-    began, clock = time.monotonic(), SystemClock()
+    began, clock = monotonic(), SystemClock()
     known = [read_checkpoint(path, spark) for path in checkpoints]
     found = [follower for path in tables for follower in _of_table(path)]
     report = LagReport([], clock.now_us())
     report.followers = asyncio.run(_look(bootstrap, known, found, report.at_us))
-    report.seconds = time.monotonic() - began
+    report.seconds = monotonic() - began
     return report
 
 

@@ -19,7 +19,6 @@ import asyncio
 import hashlib
 import json
 import pickle
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +30,7 @@ import ister
 from ister import sync
 from ister.client.log import Log
 from ister.errors import ConfigError, OffsetOutOfRange, UnknownTopic
+from ister.io.clock import monotonic
 from ister.names import normalise_topic
 from ister.spark.jobs.running import Stop, parallelism
 from ister.spark.jobs.snapshot import Snapshot, take_snapshot
@@ -91,7 +91,7 @@ def latest_by_key(
 ) -> Latest:
     """Bring the target up to where the source ends now; it is made if it is not there, and keeps what it
     has for ever, unless it is told otherwise."""
-    began = time.monotonic()
+    began = monotonic()
     watch, stop = watch or Unwatched(), stop or Stop()
     target = normalise_topic(to)
     with sync.connect(bootstrap) as log:
@@ -128,7 +128,7 @@ def latest_by_key(
     done.was_done = committed.is_repeated
     done.end_offset = msgspec.json.decode(committed.note, type=Note).end
     done.records = sum(committed.counts.values())
-    done.seconds = time.monotonic() - began
+    done.seconds = monotonic() - began
     return done
 
 

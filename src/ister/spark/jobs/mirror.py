@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -24,6 +23,7 @@ import ister
 from ister import sync
 from ister.client.log import Log
 from ister.errors import ConfigError, OffsetOutOfRange, UnexpectedOffset, UnknownTopic
+from ister.io.clock import monotonic
 from ister.names import normalise_topic
 from ister.protocol.messages import TopicDescription
 from ister.spark.jobs.copying.running import BATCH_BYTES, SHARE_BYTES, copy_shares, in_batches
@@ -125,14 +125,14 @@ def mirror(
 ) -> Mirrored:
     """Bring the target up to where the source ends now; it is made if it is not there, with the source's
     settings. Records keep their keys, values, headers and event times; their offsets are in `offset_map`."""
-    started = time.monotonic()
+    started = monotonic()
     target_bootstrap = to_bootstrap or bootstrap
     with sync.connect(bootstrap) as log:
         snapshot = take_snapshot(log, normalise_topic(topic))
     pair = asyncio.run(_pair(snapshot, normalise_topic(to), target_bootstrap))
     job = _MirrorJob(spark, bootstrap, target_bootstrap, snapshot, pair, watch or Unwatched(), stop or Stop())
     done = job.run(batch_bytes)
-    done.seconds = time.monotonic() - started
+    done.seconds = monotonic() - started
     return done
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,6 +25,7 @@ import ister
 from ister import sync
 from ister.client.log import Log
 from ister.errors import ConfigError, OffsetOutOfRange, StagedRecordsGone, UnknownTopic
+from ister.io.clock import monotonic
 from ister.names import normalise_topic
 from ister.spark.jobs.copying.receipts import Receipt, receipt_of
 from ister.spark.jobs.copying.running import SHARE_BYTES, copy_shares
@@ -86,7 +86,7 @@ def replay(
         raise ConfigError(
             "a replay goes to a topic or to a table", hint="Give `to`, or `to_table` and `path`."
         )
-    began = time.monotonic()
+    began = monotonic()
     with sync.connect(bootstrap) as log:
         snapshot = take_snapshot(log, normalise_topic(topic))
         if receipt is None:
@@ -102,7 +102,7 @@ def replay(
     else:
         assert to_table is not None
         done = job.to_table(to_table, path, dict(table_options or {}))
-    done.seconds = time.monotonic() - began
+    done.seconds = monotonic() - began
     return done
 
 

@@ -13,7 +13,6 @@ is, a job that dies in between repeats none of them.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from ister import sync
 from ister.errors import ConfigError, OffsetOutOfRange, TableMismatch
+from ister.io.clock import monotonic
 from ister.names import normalise_topic
 from ister.spark.jobs.lake.opening import PARTITION_COLUMNS, Target, open_table
 from ister.spark.jobs.lake.table import DEAD_LETTERS, Coverage, DataFile, LakeTable, Origin, joined_gaps
@@ -114,7 +114,7 @@ def tier(
         )
     if (decode is None) != (schema is None):
         raise ConfigError("decoding needs a kind and a schema", hint="Give --decode and --schema.")
-    started = time.monotonic()
+    started = monotonic()
     decoding = _decoding(decode, schema, nested)
     with sync.connect(bootstrap) as log:
         snapshot = take_snapshot(log, normalise_topic(topic))
@@ -130,7 +130,7 @@ def tier(
         done.expired = job.expire(expire_older_than_s)
     if vacuum_older_than_s is not None:
         done.vacuumed = job.vacuum(vacuum_older_than_s)
-    done.seconds = time.monotonic() - started
+    done.seconds = monotonic() - started
     return done
 
 

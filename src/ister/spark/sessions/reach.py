@@ -12,6 +12,7 @@ from ister.client.connection import open_connection
 from ister.client.log import CLIENT_NAME
 from ister.client.routing import parse_bootstrap
 from ister.errors import IsterError
+from ister.io.clock import monotonic
 from ister.io.network import TcpNetwork
 from ister.protocol.messages import Hello
 
@@ -43,13 +44,12 @@ def _address(text: str) -> Address:
 
 
 async def _greet(address: Address) -> Greeting:
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
+    begun = monotonic()
     try:
         line = await open_connection(TcpNetwork(), address, Hello(CLIENT_NAME), timeout_s=TIMEOUT_S)
     except IsterError as error:
         return Greeting(str(address), error=error.message, hint=error.hint)
-    took_ms = (loop.time() - begun) * 1000
+    took_ms = (monotonic() - begun) * 1000
     answer = line.hello
     line.close()
     assert answer is not None

@@ -24,6 +24,7 @@ from ister.errors import (
     UnknownTopic,
     invariant,
 )
+from ister.io.clock import monotonic
 from ister.protocol.messages import ANY_OFFSET
 from ister.spark.sink.copying import Copied, staged_frames
 from ister.spark.sink.failpoints import Reach
@@ -149,7 +150,7 @@ class TargetAppend:
         leg = self._leg
         if self._last_leg == 0 or self._landed.count > leg.record:
             return ANY_OFFSET
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         if self._conditional_until is None:
             self._conditional_until = now + CONDITION_S
         return self._landed.end if now < self._conditional_until else ANY_OFFSET

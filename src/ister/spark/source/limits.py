@@ -5,9 +5,9 @@ Spark knows one limit at a time, so that all of them are kept here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from ister.io.clock import Clock
+from ister.io.clock import monotonic
 from ister.protocol.messages import SegmentDescription, TopicDescription
 from ister.spark.options import TriggerLimits
 
@@ -19,16 +19,16 @@ Spans = Mapping[str, tuple[int, int]]
 class Admission:
     """Whether a batch is worth its while now."""
 
-    def __init__(self, limits: TriggerLimits, clock: Clock) -> None:
+    def __init__(self, limits: TriggerLimits, now: Callable[[], float] = monotonic) -> None:
         self._limits = limits
-        self._clock = clock
+        self._now = now
         self._last: float | None = None
         """When the last batch was let through, or the query began."""
 
     def admits(self, count: int) -> bool:
         """Whether so many records are enough, or have waited long enough. What is there when the query begins
         always is."""
-        least, now = self._limits.min_offsets, self._clock.monotonic()
+        least, now = self._limits.min_offsets, self._now()
         if self._last is None:
             self._last = now
         elif (

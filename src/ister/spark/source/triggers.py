@@ -13,13 +13,13 @@ with failOnDataLoss=false a warning, after which the query goes on with what is 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
 from ister import sync
 from ister.errors import ConfigError, UnknownTopic
-from ister.io.clock import Clock
+from ister.io.clock import Clock, monotonic
 from ister.protocol.messages import TopicDescription
 from ister.spark.locating import locate
 from ister.spark.options import StreamOptions
@@ -38,13 +38,20 @@ DISCOVERY_S: Final = 1.0
 
 
 class StreamPlanner:
-    def __init__(self, options: StreamOptions, found: sync.Log, clock: Clock, pin: ReaderPin) -> None:
+    def __init__(
+        self,
+        options: StreamOptions,
+        found: sync.Log,
+        clock: Clock,
+        pin: ReaderPin,
+        now: Callable[[], float] = monotonic,
+    ) -> None:
         self._options = options
         self._found = found
-        self._clock = clock
+        self._now = now
         self._pin = pin
         self._loss = Loss(options.read.fail_on_data_loss)
-        self._admission = Admission(options.limits, clock)
+        self._admission = Admission(options.limits, now)
         self._initial: StreamOffset | None = None
         self._latest: StreamOffset | None = None
         self._last_look: float | None = None
@@ -60,7 +67,7 @@ class StreamPlanner:
             read = self._options.read
             topics = topics_now(self._found, read.subscription)
             read.start.check(topics)
-            self._last_look = self._clock.monotonic()
+            self._last_look = self._now()
             places = {topic: self._first_place(described(self._found, topic)) for topic in topics}
             self._initial = StreamOffset(self._found.cluster_id, self._reader, places)
         return self._initial
@@ -130,7 +137,7 @@ class StreamPlanner:
         """With topics that have appeared since, from their first record on."""
         if not self._should_look(places):
             return places
-        self._last_look = self._clock.monotonic()
+        self._last_look = self._now()
         for topic in topics_now(self._found, self._options.read.subscription):
             if topic not in places and (self._target is None or topic in self._target):
                 place = self._joining(topic)
@@ -142,7 +149,7 @@ class StreamPlanner:
         subscription = self._options.read.subscription
         if subscription.pattern is None and places.keys() >= set(subscription.topics):
             return False
-        return self._last_look is None or self._clock.monotonic() - self._last_look >= DISCOVERY_S
+        return self._last_look is None or self._now() - self._last_look >= DISCOVERY_S
 
     def _joining(self, topic: str) -> TopicPlace | None:
         """From its first record, also where the first ones are gone: that is reported when they are read."""
