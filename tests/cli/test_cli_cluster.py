@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from cli_fakes import FakeLog, FakeNode, Ister, cluster_of, only_object
 
@@ -76,11 +77,20 @@ def test_the_status_for_scripts_has_every_field(cli: Ister, log: FakeLog) -> Non
         "peer_host": "127.0.0.1",
         "peer_port": 6004,
         "behind": 12,
+        "drained": False,
         "open_segments": 4,
         "segments": 4000,
         "disk_id": "00000004",
         "starts": 2,
     }
+
+
+def test_a_drained_node_is_shown_as_one(cli: Ister, log: FakeLog) -> None:
+    found = cluster_of(2)
+    log.looks = [
+        msgspec.structs.replace(found, nodes=[msgspec.structs.replace(found.nodes[0], drained=True)])
+    ]
+    assert rows_of(cli("node", "list").out.decode(), "NODE")[0][2:5] == ["alive,", "drained", "127.0.0.1:9091"]
 
 
 def test_a_dead_node_is_shown_with_its_problem_and_what_to_do(cli: Ister, log: FakeLog) -> None:

@@ -113,13 +113,24 @@ def test_no_copy_is_released_for_an_object_that_is_no_good() -> None:
         assert world.store is not None
         (segment,) = published(world)
         assert segment.history is not None
-        world.store.rot(segment.history.name, 100)
+        name = segment.history.name
+        world.store.rot(name, 100)
+        down = world.store.faults.add("piece", error=errno.EIO)  # so that it is not mended yet
         await until(lambda: any(one.history is not None and one.history.damaged for one in sealed(world)))
         await pass_seconds(world, 120)
         assert not sealed(world)[0].is_released
         async with world.connect() as log:
             assert await read_all(log, "t") == numbers(5)
             assert [entry.state for entry in (await log.history("t")).entries] == ["damaged", "open"]
+            problems = {one.code: one for one in (await log.cluster()).problems}
+            assert "default/t:1" in problems["damaged-objects"].what
+            world.store.faults.remove(down)
+            await until(lambda: all_released(world, 1), seconds=300)
+            (again,) = published(world)
+            assert again.history is not None and again.history.name != name
+            assert (again.history.attempt, again.history.damaged) == (1, False)
+            assert await read_all(log, "t") == numbers(5)
+            assert "damaged-objects" not in {one.code for one in (await log.cluster()).problems}
 
     run_story(story, has_store=True, **OLD)
 
@@ -127,6 +138,33 @@ def test_no_copy_is_released_for_an_object_that_is_no_good() -> None:
 async def pass_seconds(world: World, seconds: float) -> None:
     end = world.loop.time() + seconds
     await until(lambda: world.loop.time() >= end, seconds + 10)
+
+
+def test_what_a_reader_cannot_have_is_named_until_somebody_puts_it_back() -> None:
+    """Nobody has a copy any more: nothing can be exported again."""
+
+    async def story(world: World) -> None:
+        await fill(world, 5)
+        await until(lambda: all_released(world, 1) and files_are_gone(world))
+        assert world.store is not None
+        store, (segment,) = world.store, published(world)
+        assert segment.history is not None
+        name, data = segment.history.name, world.store.peek(segment.history.name)
+        async with world.connect() as log:
+            store.lose(name)
+            with pytest.raises(CorruptSegment, match="cannot be read"):
+                await read_all(log, "t")
+            await until(lambda: any(one.history and one.history.damaged for one in published(world)))
+            (problem,) = [one for one in (await log.cluster()).problems if one.code == "damaged-objects"]
+            assert "no node has a whole copy" in problem.what and name in problem.what
+            await pass_seconds(world, 120)
+            await store.client("somebody").put_if_absent(name, data)
+            uid = (await log.history("t")).topic_uid
+            assert (await log.verify_object("t", uid, segment.uid)).problem == ""
+            await until(lambda: not any(one.history and one.history.damaged for one in published(world)))
+            assert await read_all(log, "t") == numbers(5)
+
+    run_story(story, has_store=True, **OLD)
 
 
 def test_an_object_that_is_gone_when_the_copies_are_to_go_keeps_one_and_lists_it_again() -> None:

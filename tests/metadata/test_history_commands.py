@@ -25,8 +25,10 @@ def with_a_sealed_segment() -> tuple[ClusterState, TopicState, SegmentState]:
     return state, topic, topic.segments[0]
 
 
-def publish(topic: TopicState, segment: SegmentState, attempt: int = 0, end: int = 10) -> PublishObject:
-    return PublishObject(topic.uid, segment.uid, f"o-{attempt}", attempt, end, 500, 1, 2, ONE, 3)
+def publish(
+    topic: TopicState, segment: SegmentState, attempt: int = 0, end: int = 10, replaces: str = ""
+) -> PublishObject:
+    return PublishObject(topic.uid, segment.uid, f"o-{attempt}", attempt, end, 500, 1, 2, ONE, 3, replaces)
 
 
 def test_a_segment_is_published_once() -> None:
@@ -35,6 +37,21 @@ def test_a_segment_is_published_once() -> None:
     assert apply(state, publish(topic, segment)) is Result.EXISTS
     assert apply(state, publish(topic, segment, 1)) is Result.STALE
     assert segment.history is not None and segment.history.name == "o-0"
+
+
+def test_only_an_object_that_was_reported_damaged_is_replaced_and_by_a_later_one() -> None:
+    state, topic, segment = with_a_sealed_segment()
+    apply(state, publish(topic, segment, 3))
+    assert apply(state, publish(topic, segment, 4, replaces="o-3")) is Result.STALE
+    assert apply(state, ReportObject(topic.uid, segment.uid, "o-3", True)) is Result.APPLIED
+    assert apply(state, publish(topic, segment, 2, replaces="o-3")) is Result.STALE
+    assert apply(state, publish(topic, segment, 4)) is Result.STALE
+    assert apply(state, publish(topic, segment, 4, replaces="o-3")) is Result.APPLIED
+    assert segment.history is not None
+    assert (segment.history.name, segment.history.damaged) == ("o-4", False)
+    assert apply(state, ReportObject(topic.uid, segment.uid, "o-3", True)) is Result.STALE
+    assert apply(state, AbandonObject(topic.uid, segment.uid, 3)) is Result.APPLIED
+    assert apply(state, AbandonObject(topic.uid, segment.uid, 4)) is Result.REFUSED
 
 
 def test_only_all_of_a_sealed_segment_is_published() -> None:

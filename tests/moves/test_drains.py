@@ -42,6 +42,8 @@ def test_a_drained_node_holds_nothing_is_removed_and_nothing_is_lost(replicas: i
                 await asyncio.sleep(20)
                 found = await asking.drain_node(leaving.node_id, dry_run=True)
                 assert (found.leads, found.follows, found.copies) == (0, 0, 0), "nothing new comes"
+                shown = {node.node_id: node.drained for node in (await asking.cluster()).nodes}
+                assert [one for one, is_drained in shown.items() if is_drained] == [leaving.node_id]
                 segments = (await asking.describe_topic("t")).segments
                 assert segments[-1].segment > segments[0].segment + 5
             assert offsets == list(range(12, 12 + len(offsets)))

@@ -246,6 +246,7 @@ def node_object(node: ClusterNode, behind: Mapping[int, int]) -> dict[str, Any]:
         "node_id": node.node_id,
         "role": node.role,
         "alive": node.alive,
+        "drained": node.drained,
         "client_host": node.client_host,
         "client_port": node.client_port,
         "peer_host": node.peer_host,
@@ -267,7 +268,7 @@ def nodes_table(cluster: ClusterAnswer, behind: Mapping[int, int], paint: Paint,
         [
             str(node.node_id),
             paint("bold", node.role) if node.role == "leader" else node.role,
-            paint("green", "alive") if node.alive else paint("red", "down"),
+            state_shown(node, paint),
             client_address(node),
             str(Address(node.peer_host, node.peer_port)) if node.peer_port else "-",
             grouped(node.open_segments),
@@ -278,6 +279,11 @@ def nodes_table(cluster: ClusterAnswer, behind: Mapping[int, int], paint: Paint,
     ]
     headings = ["NODE", "ROLE", "STATE", "CLIENTS", "PEERS", "LEADS", "SEGMENTS", "BEHIND"]
     return table(headings, "><<<<>>>", rows, paint, indent=indent)
+
+
+def state_shown(node: ClusterNode, paint: Paint) -> str:
+    state = paint("green", "alive") if node.alive else paint("red", "down")
+    return f"{state}, {paint('yellow', 'drained')}" if node.drained else state
 
 
 def client_address(node: ClusterNode) -> str:

@@ -12,6 +12,7 @@ What holds, and why:
   to its end and adopted (E2). If it is bad, the next attempt has another name.
 - Two exporters of one segment write the same bytes under the same name, and one publishes.
 - A store that is down costs nothing but time: appends never wait for it.
+- An object that was reported damaged is made again, under another name, where a node has a whole copy.
 
 The first whole replica that answers exports; where it does not get that done, the next one steps in.
 """
@@ -230,7 +231,7 @@ class Exporting:
         """Whether a segment is to be exported, and may be from here."""
         return (
             segment.is_sealed
-            and segment.history is None
+            and (segment.history is None or segment.history.is_to_be_made_anew)
             and not segment.is_empty
             and self._node.member in segment.whole
         )
@@ -276,7 +277,9 @@ class Exporting:
     async def _export(self, place: Place) -> None:
         topic, segment = place.topic, place.segment
         wanted = exported(self._cluster_id(), topic, segment)
-        for attempt in range(segment.first_attempt, segment.first_attempt + MAX_ATTEMPTS):
+        damaged = segment.history
+        first = segment.first_attempt if damaged is None else max(segment.first_attempt, damaged.attempt + 1)
+        for attempt in range(first, first + MAX_ATTEMPTS):
             name = name_of(wanted, attempt)
             self._reach(Step.EXPORTING)
             try:
@@ -344,6 +347,7 @@ class Exporting:
             found.footer.first_append_time_us,
             self._node.member,
             self._clock.now_us(),
+            place.segment.history.name if place.segment.history is not None else "",
         )
         outcome = await self._node.metadata.propose(command)
         fields = {

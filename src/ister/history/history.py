@@ -10,6 +10,7 @@ from ister.failpoints import Step
 from ister.history.exporting import Exporting, exported
 from ister.history.reading import HistoryReader, Wanted
 from ister.history.releasing import Releasing
+from ister.history.suspecting import Suspecting
 from ister.history.sweeping import Sweeping
 from ister.io.clock import Clock
 from ister.io.disk import Disk
@@ -63,8 +64,9 @@ class History:
         )
 
         self.reader = HistoryReader(store, disk, cache_bytes)
+        self.suspecting = Suspecting(self)
         self.releasing = Releasing(
-            metadata, self.exporting, cluster_id=cluster_id, led=led, now_us=clock.now_us, reach=reach
+            metadata, self.suspecting.look_at, led=led, now_us=clock.now_us, reach=reach
         )
 
         self.sweeping = Sweeping(metadata, store, clock, cluster_id)
@@ -85,6 +87,7 @@ class History:
             await self.reader.check_is_there(wanted)
         except (CorruptSegment, ObjectNotFound) as error:
             log.error("a copy of %s stays: %s", place.identity.key, error.message)
+            self.suspecting.add(topic.uid, segment.uid)
             return Said.DAMAGED
         return Said.WHOLE
 
@@ -92,4 +95,5 @@ class History:
         """This start is announced."""
         spawn(self.exporting.run())
         spawn(self.releasing.run())
+        spawn(self.suspecting.run())
         spawn(self.sweeping.run())

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 
-from ister.errors import CorruptSegment, IsterError, ObjectNotFound
+from ister.errors import IsterError
 from ister.failpoints import Step
-from ister.history.exporting import Exporting, exported
-from ister.metadata.commands import ReleaseCopies, ReportObject, Result
+from ister.metadata.commands import ReleaseCopies, Result
 from ister.metadata.moves import MoveStage, MoveState, is_in_history
 from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.store import MetadataStore
@@ -65,18 +64,17 @@ class Releasing:
     def __init__(
         self,
         metadata: MetadataStore,
-        exporting: Exporting,
+        look_at: Callable[[TopicState, SegmentState], Awaitable[str]],
         *,
-        cluster_id: Callable[[], str],
         led: Callable[[], Iterable[TopicState]],
         now_us: Callable[[], int],
         reach: Callable[[Step], None],
     ) -> None:
-        """`led` are the topics that this node looks after."""
+        """`look_at` reads an object to its end and says what is wrong with it, `led` are the topics that this
+        node looks after."""
         self._reach = reach
         self._metadata = metadata
-        self._exporting = exporting
-        self._cluster_id = cluster_id
+        self._look_at = look_at
         self._led = led
         self._now_us = now_us
         self._woken = asyncio.Event()
@@ -109,12 +107,7 @@ class Releasing:
         found, expected = segment.history, segment.replicas
         if found is None:
             return False
-        try:
-            wanted = exported(self._cluster_id(), topic, segment)
-            await self._exporting.verify_published(found, wanted)
-        except (CorruptSegment, ObjectNotFound) as error:
-            log.error("an object of the history is no good, the copies on nodes stay: %s", error.message)
-            await self._metadata.propose(ReportObject(topic.uid, segment.uid, found.name, True))
+        if await self._look_at(topic, segment):
             return False
         self._reach(Step.RELEASING)
         outcome = await self._metadata.propose(ReleaseCopies(topic.uid, segment.uid, found.name, expected))

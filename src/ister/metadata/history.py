@@ -2,7 +2,8 @@
 
 Fault model: commands come late, twice, or from somebody whose view is old. What holds:
 - A segment has one published object, with all of its records, for as long as it is in the chain. Only another
-  one with the same bytes takes its place (`metadata.merging`).
+  one with the same bytes takes its place (`metadata.merging`), or the next attempt's where it was reported
+  damaged, by a compare-and-set on its name. A merged one is never replaced that way: others share it.
 - What was abandoned is never published afterwards, and what is published is never abandoned.
 - Nobody is left in a segment's list only where an object is published that nobody has reported damaged.
 
@@ -54,9 +55,10 @@ def change_history(index: int, topics: Mapping[int, TopicState], command: Histor
 
 def _publish(index: int, topic: TopicState, segment: SegmentState, command: PublishObject) -> Outcome:
     key = topic.key_of(segment)
-    if segment.history is not None:
-        detail = f"{key} is in the history already, as {segment.history.name}"
-        same = segment.history.name == command.name
+    found = segment.history
+    if found is not None and not _is_mended_by(found, command):
+        detail = f"{key} is in the history already, as {found.name}"
+        same = found.name == command.name
         return Outcome(Result.EXISTS if same else Result.STALE, index, detail, topic.uid)
     if not segment.is_sealed or segment.data_end != command.end_offset:
         detail = f"{key} ends at {segment.data_end}, the object at {command.end_offset}"
@@ -73,6 +75,11 @@ def _publish(index: int, topic: TopicState, segment: SegmentState, command: Publ
         command.at_us,
     )
     return Outcome(Result.APPLIED, index, topic_uid=topic.uid)
+
+
+def _is_mended_by(found: HistoryObject, command: PublishObject) -> bool:
+    is_replaced = found.is_to_be_made_anew and found.name == command.replaces
+    return is_replaced and command.attempt > found.attempt
 
 
 def _abandon(index: int, topic: TopicState, segment: SegmentState, command: AbandonObject) -> Outcome:

@@ -48,6 +48,11 @@ class HistoryObject(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Of that merged object, all of it. 0: the object has this segment alone, and `size` is its size."""
 
     @property
+    def is_to_be_made_anew(self) -> bool:
+        """Whether a whole copy is to be exported in its place; a merged object is others' too, and stays."""
+        return self.damaged and not self.is_part
+
+    @property
     def is_part(self) -> bool:
         """Of a merged object."""
         return self.stored_size > 0

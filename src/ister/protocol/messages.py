@@ -412,6 +412,8 @@ class ClusterNode(Message, frozen=True):
     """Topics whose open segment it leads."""
     segments: int = 0
     """Segments that it has the data of."""
+    drained: bool = False
+    """Whether it gets nothing new, and what it has is to go elsewhere."""
 
 
 class Problem(Message, frozen=True):

@@ -20,6 +20,7 @@ from ister.metadata.commands import (
     Outcome,
     ReleaseCopies,
     RemoveNode,
+    ReportObject,
     RequestMove,
     Result,
     SealSegment,
@@ -78,6 +79,9 @@ class Applying:
                 segment = find_segment(topic.state, command.segment_uid)
                 assert segment is not None
                 broker.replication.replicas_changed(topic.state, segment, command.expected)
+            case ReportObject():
+                if command.damaged and broker.history is not None:
+                    broker.history.exporting.sealed(command.topic_uid, command.segment_uid)
             case TrimTopic():
                 broker.replication.trimmed(self._topic_of(command.topic_uid).state)
                 broker.spawn(broker.upkeep.drop_trimmed(command.topic_uid))

@@ -69,6 +69,8 @@ class HistoryReads:
             if offset < topic.state.start_offset:
                 raise out_of_range(topic, offset, self._end_offset()) from None
             log.error("the history of %s: %s", topic.state.key_of(segment), error.message)
+            if self._storage.history is not None:
+                self._storage.history.suspecting.add(topic.state.uid, segment.uid)
             if isinstance(error, CorruptSegment):
                 raise
             raise self._missing(segment, error) from error

@@ -49,6 +49,7 @@ def of(broker: Broker, standings: Mapping[int, Standing], *, is_current: bool) -
             behind=_behind(node, status),
             open_segments=led[node.member],
             segments=held[node.member],
+            drained=node.member in state.drains.rows,
         )
         for _, node in sorted(state.nodes.items())
     ]
@@ -116,6 +117,7 @@ def _problems(
     found += _waiting_topics(metadata)
     found += _unreadable_topics(metadata, standings)
     found += _topics_cut_short(metadata, standings)
+    found += _damaged_objects(metadata)
     found += replica_problems.problems(broker, standings)
     return found
 
@@ -192,6 +194,41 @@ def _unreadable_topics(metadata: ReplicatedMetadata, standings: Mapping[int, Sta
                 f"{some(topics)} cannot be read in full: sealed segments were on a disk of node {node_id} "
                 f"that is gone",
                 f"`ister topic recover {topics[0]}` says which offsets, and records that they are lost",
+            )
+        )
+    return found
+
+
+def _damaged_objects(metadata: ReplicatedMetadata) -> list[Problem]:
+    """Objects of the history that are no good; who has a whole copy of their segment makes them anew."""
+    mended: list[str] = []
+    lost: dict[str, str] = {}
+    for topic in metadata.state.topics.values():
+        for segment in topic.segments:
+            if segment.history is not None and segment.history.damaged:
+                if segment.whole and segment.history.is_to_be_made_anew:
+                    mended.append(topic.key_of(segment))
+                else:
+                    lost[topic.key_of(segment)] = segment.history.name
+    found: list[Problem] = []
+    if mended:
+        found.append(
+            Problem(
+                "damaged-objects",
+                f"objects of {some(mended, 'segments')} in the store are damaged or missing",
+                "nothing for the records: nodes have them, and export them again; find out who else writes "
+                "or deletes in the store",
+            )
+        )
+    if lost:
+        key, name = next(iter(lost.items()))
+        found.append(
+            Problem(
+                "damaged-objects",
+                f"objects of {some([*lost], 'segments')} in the store are damaged or missing, and stay so: no"
+                f" node has a whole copy, or they were merged with others; that of {key} is {name}",
+                f"put them back, from a copy of the store; then `ister history verify "
+                f"{key.rpartition(':')[0]}` looks again",
             )
         )
     return found

@@ -21,6 +21,8 @@ class PublishObject(Command, frozen=True):
     first_append_time_us: int
     exported_by: int
     at_us: int
+    replaces: str = ""
+    """The object that it is made in place of, which was reported damaged."""
 
 
 class AbandonObject(Command, frozen=True):
