@@ -90,7 +90,11 @@ def test_a_drained_node_is_shown_as_one(cli: Ister, log: FakeLog) -> None:
     log.looks = [
         msgspec.structs.replace(found, nodes=[msgspec.structs.replace(found.nodes[0], drained=True)])
     ]
-    assert rows_of(cli("node", "list").out.decode(), "NODE")[0][2:5] == ["alive,", "drained", "127.0.0.1:9091"]
+    assert rows_of(cli("node", "list").out.decode(), "NODE")[0][2:5] == [
+        "alive,",
+        "drained",
+        "127.0.0.1:9091",
+    ]
 
 
 def test_a_dead_node_is_shown_with_its_problem_and_what_to_do(cli: Ister, log: FakeLog) -> None:
