@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from bench.asked import ASKED, Results, megabytes, milliseconds, rate, throughput
@@ -175,11 +175,60 @@ def spark_tables(results: Results) -> list[str]:
             f"| {spark_title(name)} | {rows(found)} | {rows(rates['three'][name])} |"
             for name, found in rates["all"].items()
         ]
+    lines += history_table(spark)
     if "spark_writes" in spark:
         lines += ["", "| Spark writes, rows of 200 B | |", "|---|---|"]
         written = spark["spark_writes"]["rows_per_s"].items()
         lines += [f"| {spark_title(name)} | {rows(found)} |" for name, found in written]
     return lines
+
+
+def history_table(spark: dict[str, Any]) -> list[str]:
+    """Of history that Spark reads past the brokers: asked, and measured."""
+    lines: list[str] = []
+    found = spark.get("spark_history")
+    if found is not None:
+        rates, of_parquet = found["rows_per_s"], found["of_parquet"]
+        lines += [
+            _history_row("scan of all of Kafka's columns", 2.7e6, rates["all"]["history"], rows),
+            _history_row("the same, of Parquet's rate", 0.6, of_parquet["all"], _part),
+            _history_row(
+                "scan of offset, timestamp, value, of Parquet's rate", 0.9, of_parquet["three"], _part
+            ),
+            _history_row("count with one column", 4e6, rates["count"], rows),
+            f"| scan of frames of one record | stated | {rows(rates['frames_of_one_record'])} |  |",
+            _history_row(
+                "the broker's CPU meanwhile, of a core", 0.02, found["broker_core"], _part, most=True
+            ),
+            _history_row("tier to zstd Parquet", 300, found["mb_per_s"]["tier"], throughput),
+            _history_row("audit", 600, found["mb_per_s"]["audit"], throughput),
+        ]
+    for name, topic in spark.get("spark_growth", {}).get("topics", {}).items():
+        lines.append(_history_row(f"planning a table of {name}", 2.0, topic["plan_s"], _seconds, most=True))
+    if lines:
+        head = [
+            "",
+            "| Spark over history, past the brokers | asked for | measured | kept |",
+            "|---|---|---|---|",
+        ]
+        return [*head, *lines]
+    return []
+
+
+def _history_row(
+    what: str, asked: float, found: float, show: Callable[[float], str], *, most: bool = False
+) -> str:
+    kept = found <= asked if most else found >= asked
+    bound = "at most" if most else "at least"
+    return f"| {what} | {bound} {show(asked)} | {show(found)} | {'yes' if kept else '**no**'} |"
+
+
+def _part(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3g} s"
 
 
 def spark_title(name: str) -> str:

@@ -155,6 +155,27 @@ def test_what_spark_does_is_shown_beside_what_else_was_measured_in_its_session()
     assert "| Kafka, the same, each batch synced | 0.50 M rows/s |" in shown
 
 
+def test_what_history_has_is_shown_beside_what_was_asked() -> None:
+    history = {
+        "rows_per_s": {
+            "all": {"history": 3e6},
+            "three": {"history": 4e6},
+            "count": 5e6,
+            "frames_of_one_record": 0.4e6,
+        },
+        "of_parquet": {"all": 0.61, "three": 0.55},
+        "broker_core": 0.001,
+        "mb_per_s": {"tier": 250.0, "audit": 900.0},
+    }
+    growth = {"topics": {"100 GB": {"plan_s": 0.02}, "10000 segments": {"plan_s": 2.5}}}
+    shown = figures({**a_run(), "spark": {"spark_history": history, "spark_growth": growth}})
+    assert "| scan of all of Kafka's columns | at least 2.70 M rows/s | 3.00 M rows/s | yes |" in shown
+    assert "of Parquet's rate | at least 0.90 | 0.55 | **no** |" in shown
+    assert "| tier to zstd Parquet | at least 300 MB/s | 250 MB/s | **no** |" in shown
+    assert "| planning a table of 100 GB | at most 2 s | 0.02 s | yes |" in shown
+    assert "| planning a table of 10000 segments | at most 2 s | 2.5 s | **no** |" in shown
+
+
 def test_a_disk_that_was_much_faster_once_than_another_time_is_pointed_out() -> None:
     steady = [Repetition(100, 1_000_000, 1.0, [0.001], seconds, 10) for seconds in (1.0, 1.2, 1.4)]
     assert unsteady(summarise(steady, 1)) == ""
