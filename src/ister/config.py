@@ -185,7 +185,8 @@ class BrokerConfig(ClusterConfig, frozen=True, kw_only=True):
     storage_url: Annotated[
         str,
         text(
-            "The place of the history: `file:///mnt/ister-history` or `s3://bucket/prefix`.",
+            "The place of the history: `file:///mnt/ister-history`, or `s3://bucket/prefix`, `gs://` or "
+            "`az://`.",
             may_be_empty=True,
         ),
     ] = ""

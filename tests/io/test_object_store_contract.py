@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.io.fake_gcs import gcs_server
 from tests.io.weed import BUCKET, s3_server
 
-from ister.errors import ObjectExists, ObjectNotFound
+from ister.errors import ConfigError, ObjectExists, ObjectNotFound, StoreUnavailable
 from ister.io.bucket_store import BucketStore
 from ister.io.file_store import FilesystemStore
 from ister.io.object_store import ObjectInfo, ObjectStore, list_all, read_pieces
@@ -41,11 +42,11 @@ class Stores:
         opened: list[ObjectStore] = []
 
         def client(owner: str) -> ObjectStore:
-            is_bucket = self.kind == "bucket"
+            prefix = self._root.parent.name
             opened.append(
-                BucketStore(BUCKET, self._root.parent.name, owner)
-                if is_bucket
-                else FilesystemStore(self._root, owner)
+                FilesystemStore(self._root, owner)
+                if self.kind == "files"
+                else BucketStore(BUCKET, prefix, owner, scheme=self.kind)
             )
             return opened[-1]
 
@@ -56,12 +57,18 @@ class Stores:
                 store.close()
 
 
-@pytest.fixture(params=["memory", "files", pytest.param("bucket", marks=pytest.mark.slow)])
+@pytest.fixture(params=["memory", "files", "gs", pytest.param("s3", marks=pytest.mark.slow)])
 def stores(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
-    if request.param == "bucket":
-        for name, value in request.getfixturevalue("s3").items():
+    if request.param in ("gs", "s3"):
+        for name, value in request.getfixturevalue(request.param).items():
             monkeypatch.setenv(name, value)
     return Stores(request.param, tmp_path / "history")
+
+
+@pytest.fixture
+def gs() -> Iterator[dict[str, str]]:
+    with gcs_server() as environment:
+        yield environment
 
 
 @pytest.fixture(scope="module")
@@ -235,6 +242,38 @@ def test_one_of_two_racers_makes_the_object(stores: Stores) -> None:
         assert await first.get("x", 0, 99) == expected
 
     stores.check(check)
+
+
+def test_no_error_of_a_store_that_cannot_be_reached_has_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SAS token is in each URL that is asked for."""
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "someone")
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=2021&sig=the-secret")
+
+    async def check() -> None:
+        store = BucketStore(
+            "c",
+            "p",
+            "one",
+            scheme="az",
+            endpoint="http://127.0.0.1:9",
+            client_options={"allow_http": True},
+            retry_config={"max_retries": 0},
+        )
+        with pytest.raises(StoreUnavailable) as caught:
+            await store.list_page("", None, 1)
+        store.close()
+        assert "az://c/p" in caught.value.message
+        assert "the-secret" not in repr(caught.value)
+
+    asyncio.run(check())
+
+
+def test_what_is_in_the_environment_is_not_in_the_error_about_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", '{"private_key": "the-secret"')
+    with pytest.raises(ConfigError) as caught:
+        BucketStore("b", "p", "one", scheme="gs")
+    assert "gs://b/p" in caught.value.message
+    assert "the-secret" not in repr(caught.value)
 
 
 def test_a_large_object_is_never_in_memory(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
-"""Objects in a bucket: S3 and what speaks like it, through obstore.
+"""Objects in a bucket of S3, or of what speaks like it, of Google Cloud Storage or of Azure, through obstore.
 
 A put of bytes is one conditional request. A put of pieces streams into an object of its own,
 `.unfinished/<owner>/<number>`, in parts; the store then copies that to the object's name, on the condition
-that nobody has it, and the first one is deleted. Both conditions are the store's own (`If-None-Match`): the
-first one wins, whoever asks. A store that does not know them is refused when a broker tries it at its start.
+that nobody has it, and the first one is deleted. Both conditions are the store's own (`If-None-Match`, and
+`x-goog-if-generation-match` at Google): the first one wins, whoever asks. A store that does not know them is
+refused when a broker tries it at its start.
 
 What can fail, and what then holds:
 - Killed in an upload: its parts, or the object of its own, stay, under this owner, and are no object of ours.
@@ -13,8 +14,9 @@ What can fail, and what then holds:
   told so reads what is there (E2).
 
 obstore's own event loop may abort the interpreter at its exit, so its blocking calls are made, in threads of
-the store's own. Credentials are the environment's (`AWS_ACCESS_KEY_ID` and so on), or the machine's; nothing
-here keeps or shows them.
+the store's own. Credentials are the environment's, as each store's own tools name them (`AWS_ACCESS_KEY_ID`,
+`GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME`, and so on), or the machine's; nothing here
+keeps or shows them.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ import logging
 import secrets
 from collections.abc import AsyncIterable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from ister.errors import DependencyMissing, ObjectExists, ObjectNotFound, StoreUnavailable
+from ister.errors import ConfigError, DependencyMissing, ObjectExists, ObjectNotFound, StoreUnavailable
 from ister.io.object_store import ObjectInfo, Page, check_name
 
 log = logging.getLogger("ister.io.bucket_store")
@@ -37,25 +39,42 @@ T = TypeVar("T")
 UNFINISHED = ".unfinished"
 PART_BYTES = 8 << 20
 """The least that S3 takes for a part is 5 MiB."""
+KINDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    # A copy of S3 has no condition of its own; the end of an upload in parts has.
+    "s3": ("S3Store", {"copy_if_not_exists": "multipart"}),
+    "gs": ("GCSStore", {}),
+    "az": ("AzureStore", {}),
+}
+"""By the scheme of the URL: obstore's class, and what it has to be told."""
 
 
 class BucketStore:
     """One owner's way to the objects of a bucket, below a prefix. Of one owner only one lives at a time."""
 
-    def __init__(self, bucket: str, prefix: str, owner: str, *, threads: int = 4, **options: Any) -> None:
+    def __init__(
+        self, bucket: str, prefix: str, owner: str, *, scheme: str = "s3", threads: int = 4, **options: Any
+    ) -> None:
         """`options` are obstore's, for a store at another address; the rest is the environment's."""
         check_name(owner)
+        kind, told = KINDS[scheme]
         try:
             import obstore
             import obstore.exceptions
-            from obstore.store import S3Store
+            import obstore.store
         except ImportError as error:
             raise DependencyMissing(
                 "storage_url is of a bucket, and obstore is not installed", hint="pip install 'ister[s3]'"
             ) from error
         self._obstore: Any = obstore
-        self._location = f"s3://{bucket}/{prefix}".rstrip("/")
-        self._store: Any = S3Store(bucket, prefix=prefix or None, copy_if_not_exists="multipart", **options)
+        self._location = f"{scheme}://{bucket}/{prefix}".rstrip("/")
+        try:
+            self._store: Any = getattr(obstore.store, kind)(bucket, prefix=prefix or None, **told, **options)
+        except (obstore.exceptions.BaseError, ValueError) as error:
+            # Of the error only its kind: its text may have something of what is in the environment.
+            raise ConfigError(
+                f"{self._location} cannot be used with what the environment says: {type(error).__name__}",
+                hint="Check the variables that the store's own tools take, as docs/guides/history.md lists.",
+            ) from None
         self._own = f"{UNFINISHED}/{owner}"
         self._under_way: set[str] = set()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ister-store")

@@ -6,12 +6,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from ister.errors import ConfigError
-from ister.io.bucket_store import BucketStore
+from ister.io.bucket_store import KINDS, BucketStore
 from ister.io.file_store import FilesystemStore
 from ister.io.object_store import ObjectStore
 
 MODES = ("local", "shared_fs", "object_store")
-SCHEMES = {"shared_fs": ("file",), "object_store": ("s3",)}
+SCHEMES = {"shared_fs": ("file",), "object_store": tuple(KINDS)}
 _EXAMPLE = {"shared_fs": "file:///mnt/ister-history", "object_store": "s3://bucket/prefix"}
 
 
@@ -35,7 +35,7 @@ def check_store_url(mode: str, url: str) -> None:
             f"storage_url has more than a place in it, after {parts.scheme}://",
             hint="Give credentials in the environment, as the store's own tools take them.",
         )
-    if parts.scheme == "s3" and not parts.netloc:
+    if parts.scheme in KINDS and not parts.netloc:
         raise ConfigError(f"storage_url = {url!r} names no bucket", hint=f"As {_EXAMPLE[mode]}.")
     if parts.scheme == "file" and (parts.netloc or not parts.path.startswith("/")):
         raise ConfigError(f"storage_url = {url!r} is no absolute path", hint=f"As {_EXAMPLE[mode]}.")
@@ -47,8 +47,8 @@ def open_store(mode: str, url: str, owner: str) -> ObjectStore | None:
     if mode == "local":
         return None
     parts = urlsplit(url)
-    if parts.scheme == "s3":
-        return BucketStore(parts.netloc, parts.path.strip("/"), owner)
+    if parts.scheme in KINDS:
+        return BucketStore(parts.netloc, parts.path.strip("/"), owner, scheme=parts.scheme)
     return FilesystemStore(Path(unquote(parts.path)), owner)
 
 
