@@ -74,6 +74,10 @@ def part(value: float) -> str:
     return f"{value:.2f}"
 
 
+def percent(value: float) -> str:
+    return f"{value:.1f} %"
+
+
 def megabytes(value: float) -> str:
     return f"{value:.0f} MB"
 
@@ -141,3 +145,15 @@ ASKED: Final = (
     Asked("broker memory, the most in any of these", ("all", "rss_mb"), megabytes, most=300),
     Asked("`ister --help`", ("help", "p50_ms"), milliseconds, most=150),
 )
+SUBSCRIPTIONS_ASKED: Final = (
+    Asked("one consumer, acknowledging batches", ("exclusive", "records_per_s"), rate, least=1.5e6),
+    Asked("eight consumers of a shared one", ("shared", "records_per_s"), rate, least=5e5),
+    Asked("published to delivered at 20,000 a second, p50", ("delivery", "p50_ms"), milliseconds, most=2),
+    Asked("published to delivered at 20,000 a second, p99", ("delivery", "p99_ms"), milliseconds, most=10),
+    Asked("published to acknowledged meanwhile, p99", ("delivery", "acknowledged_p99_ms"), milliseconds),
+    Asked("eight consumers, batches of 100 shared out", ("shared_small", "records_per_s"), rate),
+    Asked("eight consumers of a key-shared one, 1,000 keys", ("key_shared", "records_per_s"), rate),
+    Asked("1,000 idle subscriptions, of a core", ("idle", "cpu_percent"), percent, most=2),
+    Asked("1,000 idle subscriptions, memory", ("idle", "rss_grown_mb"), megabytes, most=50),
+)
+"""Of `results["subscriptions"]["ister"]`, the first four of the peers there too."""

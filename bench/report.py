@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from bench.asked import ASKED, Results, megabytes, milliseconds, rate, throughput
+from bench.asked import ASKED, SUBSCRIPTIONS_ASKED, Results, megabytes, milliseconds, rate, throughput
 from bench.cluster.timeline import draw_timeline
 from bench.plot import Bar, bar_chart
 from bench.replication.picture import draw_failover
@@ -53,7 +53,8 @@ def figures(results: Results) -> str:
         f"Python {machine['python']}; [how it was measured](docs/bench.md).",
     ]
     tables = [*peers_table(results), "", *replicated_table(results)]
-    return "\n".join([*lines, "", *tables, *lead(results), *spark_tables(results), "", *pictures()])
+    tables += [*lead(results), *subscription_table(results), *spark_tables(results)]
+    return "\n".join([*lines, "", *tables, "", *pictures()])
 
 
 def pictures() -> list[str]:
@@ -161,6 +162,32 @@ def another_disk(pairs: Sequence[tuple[str, dict[str, Any], dict[str, Any], str]
     if not differ:
         return ""
     return f" The disk itself was not the same for both, and is part of these ratios ({'; '.join(differ)})."
+
+
+def subscription_table(results: Results) -> list[str]:
+    """Ister's beside what was asked of them, then the peers'."""
+    found = results.get("subscriptions", {})
+    if "ister" not in found:
+        return []
+    asked = ("**Ister**, asked for", *(bound.bound for bound in SUBSCRIPTIONS_ASKED[:4]), "")
+    rows = [asked]
+    for name, title in {"ister": "**Ister**", **PEER_NAMES}.items():
+        peer = found.get(name)
+        if peer is None:
+            continue
+        if "delivery" not in peer:
+            rows.append((title, peer["status"], "", "", "", peer["how"]))
+            continue
+        cells = [one.show(one.value({"ister": peer})) for one in SUBSCRIPTIONS_ASKED[:4]]
+        how = peer.get("how", "synced, then delivered")
+        rows.append((f"{title} {peer.get('version', '')}".strip(), *cells, how))
+    own = {"ister": found["ister"]}
+    kept = [one for one in SUBSCRIPTIONS_ASKED if one.verdict(own) == "**no**"]
+    more = [f"{one.what}: {one.show(one.value(own))} ({one.bound})" for one in SUBSCRIPTIONS_ASKED[4:]]
+    more += [f"not kept: {one.what}" for one in kept]
+    heads = ("subscriptions, 100 B", "one consumer", "eight", "published to delivered, p50", "p99", "")
+    lines = ["", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in rows), "", f"Of Ister also {'; '.join(more)}."]
 
 
 def spark_tables(results: Results) -> list[str]:

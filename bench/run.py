@@ -62,6 +62,7 @@ SPARK: Final[dict[str, tuple[str, dict[str, int]]]] = {
     "spark_writes": ("writes", {"rows": 2_000_000}),
 }
 """By name in the results: which bench of Spark, and how much of what."""
+SUBSCRIPTIONS: Final = "subscriptions"
 REPLICATED: Final = "replicated"
 REPLICATED_RECORDS: Final = 4_000_000
 """Of 100 B, in each run on three nodes."""
@@ -103,6 +104,20 @@ def measure_spark(quick: bool, repeats: int | None, only: Sequence[str]) -> dict
             continue
         results[name] = {key: value for key, value in json.loads(done.stdout).items() if key != "machine"}
     return results
+
+
+def measure_subscriptions(quick: bool, repeats: int | None, peers: bool) -> dict[str, Any]:
+    """In a process of its own, beside what others have for them."""
+    say("subscriptions")
+    command = [sys.executable, "-m", "bench.subscriptions.run", "--part", str(QUICK_PART if quick else 1)]
+    command += ["--repeats", str(repeats)] if repeats is not None else []
+    command += [] if peers else ["--no-peers"]
+    done = subprocess.run(command, stdout=subprocess.PIPE)
+    if done.returncode != 0:
+        say(f"{' '.join(command[1:])} failed, as it said above: it is left out")
+        return {}
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def measure_help() -> Fields:
@@ -214,6 +229,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
             *SCENARIOS,
             *CLUSTER,
             REPLICATED,
+            SUBSCRIPTIONS,
             *SPARK,
             *(peer.name for peer in (*PEERS, *PEERS_OF_THREE)),
         ],
@@ -235,6 +251,9 @@ def main(arguments: Sequence[str]) -> int:
         own |= measure_cluster(asked.quick, asked.only)
     peers = {} if asked.no_peers else measure_peers(asked.quick, asked.repeats, asked.only)
     spark = {} if asked.peers else measure_spark(asked.quick, asked.repeats, asked.only)
+    subscriptions = {}
+    if not asked.peers and (not asked.only or SUBSCRIPTIONS in asked.only):
+        subscriptions = measure_subscriptions(asked.quick, asked.repeats, not asked.no_peers)
     results: Results = {
         "measured_at": time.strftime("%Y-%m-%d", time.gmtime()),
         "quick": asked.quick,
@@ -242,6 +261,7 @@ def main(arguments: Sequence[str]) -> int:
         "ister": own,
         "peers": peers,
         "spark": spark,
+        "subscriptions": subscriptions,
     }
     tell_of_unsteady({"ister": own, "peers": peers})
     partial = asked.only or asked.peers

@@ -66,10 +66,10 @@ class KafkaLoad:
         self._process = process
 
     def create_topic(self, topic: str, options: Sequence[str], *, partitions: int, replicas: int) -> None:
-        self._ask("create", topic, partitions, replicas, ",".join(options))
+        self.ask("create", topic, partitions, replicas, ",".join(options))
 
     def delete_topic(self, topic: str) -> None:
-        self._ask("delete", topic)
+        self.ask("delete", topic)
 
     def batches(self, topic: str, records: int, size: int) -> Run:
         return self._run("batches", topic, records, size, BATCH_BYTES, LINGER_MS)
@@ -78,9 +78,9 @@ class KafkaLoad:
         return self._run("lone", topic, records, size)
 
     def _run(self, *job: object) -> Run:
-        return Run(*map(float, self._ask(*job).split()))
+        return Run(*map(float, self.ask(*job).split()))
 
-    def _ask(self, *job: object) -> str:
+    def ask(self, *job: object) -> str:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(" ".join(map(str, job)).strip() + "\n")
         self._process.stdin.flush()
@@ -94,8 +94,8 @@ class KafkaLoad:
 
 
 @contextmanager
-def running_load(bootstrap: str, directory: Path) -> Iterator[KafkaLoad]:
-    command = tool(str(DRIVER), bootstrap, memory="1g")
+def running_load(bootstrap: str, directory: Path, driver: Path = DRIVER) -> Iterator[KafkaLoad]:
+    command = tool(str(driver), bootstrap, memory="1g")
     with (directory / "load.log").open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=directory

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.asked import ASKED
+from bench.asked import ASKED, SUBSCRIPTIONS_ASKED
 from bench.peers.peer import Found, Missing
 from bench.plot import Bar, bar_chart
 from bench.report import END, START, draw, figures, fill_figures
@@ -103,6 +103,26 @@ def test_the_table_has_every_figure_asked_for_and_says_which_were_not_kept() -> 
     assert "**no**" not in kept
     run["ister"]["fanin"]["records_per_s"] = 99_999.0
     assert "| at least 100,000 records/s | 99,999 records/s | **no** |" in figures(run)
+
+
+def test_subscriptions_have_a_table_of_their_own_once_they_were_measured() -> None:
+    run = a_run()
+    assert "subscriptions, 100 B" not in figures(run)
+    own: dict[str, dict[str, float]] = {}
+    for asked in SUBSCRIPTIONS_ASKED:
+        scenario, field = asked.path
+        bounds = [bound for bound in (asked.least, asked.most) if bound is not None]
+        own.setdefault(scenario, {})[field] = bounds[0] if bounds else 1.0
+    nats = {"status": "missing", "how": "apt-get install nats-server"}
+    run["subscriptions"] = {"ister": own, "nats": nats}
+    kept = figures(run)
+    assert (
+        "| **Ister** | 1.50 M records/s | 500,000 records/s | 2 ms | 10 ms | synced, then delivered |" in kept
+    )
+    assert "| NATS JetStream | missing |  |  |  | apt-get install nats-server |" in kept
+    assert "not kept" not in kept
+    own["delivery"]["p99_ms"] = 11.0
+    assert "not kept: published to delivered at 20,000 a second, p99" in figures(run)
 
 
 def test_a_quick_run_says_so() -> None:

@@ -52,6 +52,11 @@ class Run:
     def end(self) -> int:
         return self.frames[-1].end
 
+    @property
+    def count(self) -> int:
+        """Of records."""
+        return self.end - self.frames[0].base
+
     def place_of(self, offset: int) -> int | None:
         place = bisect_right(self._bases, offset) - 1
         return place if place >= 0 and offset < self.frames[place].end else None

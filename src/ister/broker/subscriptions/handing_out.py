@@ -187,8 +187,8 @@ class HandingOut:
         known_end = spot.run.end if candidate.end is None else min(candidate.end, spot.run.end)
         limit = min(known_end, start + room, _end_within(spot.run, spot.place, max_bytes))
         if sharers > 1 and len(spot.frame.data) <= SPLIT_BYTES:
-            share = start + -(-(known_end - start) // sharers)
-            return min(limit, share), True
+            share = -(-spot.run.count // sharers)
+            return min(limit, start + share), True
         return limit, False
 
     async def _find(self, offset: int, selected: Selected) -> Spot | None:

@@ -1,0 +1,1 @@
+"""Speed of subscriptions, beside others that hand out records until they are acknowledged."""
