@@ -12,7 +12,7 @@ wire, in the log, between replicas, in history and under Spark.
     60  header_crc u32: CRC-32C over bytes 0..60                               each hop
     64  body
 
-* In the low 40 bits; above them what recovery needs to tell a torn tail from damage (`ister.wal.recovery`).
+* In the low 40 bits; above them what recovery needs to tell a torn tail from damage (`ister.wal.opening`).
 
 The body is columns (`ister.columns`), compressed or not. It and its checksum are made once, by the
 producer, and never rewritten: what a consumer checks is what the producer computed.

@@ -28,7 +28,7 @@ from ister.metadata.moves import MoveReason, Moves, MoveState
 from ister.metadata.state import SegmentState, TopicState
 from ister.testing import Loss
 from ister.wal.group_commit import FlushJob
-from ister.wal.recovery import create
+from ister.wal.opening import create
 from ister.wal.segment import Segment
 from tests.cluster_world import World, read_all, run_story
 from tests.history.test_export import published

@@ -12,7 +12,7 @@ from ister.io.disk import Disk
 from ister.metadata import state
 from ister.metadata.commands import AcceptLoss
 from ister.replication.copies import sealed_copies
-from ister.wal.recovery import SegmentIdentity
+from ister.wal.opening import SegmentIdentity
 from ister.wal.set_aside import TailAside, find_aside
 from tests.cluster.planted import Plant
 from tests.replicas_sim.planted import Planted

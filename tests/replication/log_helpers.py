@@ -14,7 +14,7 @@ from ister.replication.copies import copying
 from ister.replication.copies.copying import Source, Wanted, read_frames
 from ister.testing import SimClock, SimDisk, VirtualLoop, simulate
 from ister.wal.marks import marked
-from ister.wal.recovery import Recovered, SegmentIdentity, create, recover
+from ister.wal.opening import OpenedLog, SegmentIdentity, create, recover
 
 IDENTITY = SegmentIdentity("default/t:1", uid=7, base_offset=100, path="segments/1/1-7")
 LOG = IDENTITY.path + ".log"
@@ -68,7 +68,7 @@ def wanted(end_offset: int) -> Wanted:
     return Wanted(IDENTITY, end_offset, EMPTY, 0)
 
 
-def reopened(disk: Disk, **how: Any) -> Recovered:
+def reopened(disk: Disk, **how: Any) -> OpenedLog:
     return recover(disk, IDENTITY, [], 0, **how)
 
 

@@ -12,7 +12,7 @@ from ister.frame import frames_in
 from ister.io.disk import Disk
 from ister.replication.copies import copying
 from ister.replication.copies.copying import ASIDE
-from ister.wal.recovery import create
+from ister.wal.opening import create
 from ister.wal.seal_cut import cut_at_seal
 from tests.replication.log_helpers import DATA, FRAME, FRAMES, IDENTITY, LOG, end_of, new_disk
 

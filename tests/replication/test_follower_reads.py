@@ -17,7 +17,7 @@ from ister.testing import VirtualLoop, simulate
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import GroupCommit
 from ister.wal.leases import Leases
-from ister.wal.recovery import recover
+from ister.wal.opening import recover
 from ister.wal.segment import FsyncPolicy
 from ister.wal.tail import HotTail
 from tests.cluster_world import World, WorldNode, run_story

@@ -12,18 +12,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from ister.broker.topic import handoff
-from ister.broker.topic import log_opening as opening
+from ister.broker.topic import handoff, log_opening
 from ister.broker.topic.handing_off import HandingOff
 from ister.broker.topic.topic_log import TopicLog
 from ister.errors import IsterError
 from ister.io.disk import Disk
 from ister.testing.mount import OpenFile
-from ister.wal import group_commit, recovery
+from ister.wal import group_commit, opening
 from ister.wal.group_commit import FlushJob
 from ister.wal.leases import Leases
+from ister.wal.opening import OpenedLog, SegmentIdentity
 from ister.wal.producers import ProducerTable
-from ister.wal.recovery import Recovered, SegmentIdentity
 from ister.wal.segment import Segment
 
 Plant = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -45,20 +44,20 @@ def acknowledged_before_the_sync() -> contextlib.AbstractContextManager[Any]:
 def recovery_serves_what_it_did_not_sync() -> contextlib.AbstractContextManager[Any]:
     """P2: what survived kill -9 in the page cache is served, and lost to the power cut after it."""
 
-    def only_cut(disk: Disk, identity: SegmentIdentity, state: Recovered, checkpointed: int) -> None:
+    def only_cut(disk: Disk, identity: SegmentIdentity, state: OpenedLog, checkpointed: int) -> None:
         state.file.truncate(state.position)
 
-    return mock.patch.object(recovery, "make_durable", only_cut)
+    return mock.patch.object(opening, "make_durable", only_cut)
 
 
 def any_damage_is_a_torn_tail() -> contextlib.AbstractContextManager[Any]:
     """P3: corruption in the middle is cut off with all that follows."""
-    return mock.patch.object(recovery, "_find_proof", lambda *_: None)
+    return mock.patch.object(opening, "_find_proof", lambda *_: None)
 
 
 def recovery_stops_at_the_first_bad_frame() -> contextlib.AbstractContextManager[Any]:
     """W7: what cannot be read is the end, and nobody is told."""
-    return mock.patch.object(recovery, "_end_of_log", lambda *_: None)
+    return mock.patch.object(opening, "_end_of_log", lambda *_: None)
 
 
 def the_end_is_taken_before_the_drain() -> contextlib.AbstractContextManager[Any]:
@@ -87,14 +86,14 @@ def a_lease_is_asked_for_only_once() -> contextlib.AbstractContextManager[Any]:
 
 def producers_are_forgotten_at_a_restart() -> contextlib.AbstractContextManager[Any]:
     """A5: recovery brings the records back, and not who sent them."""
-    recover = recovery.recover
+    recover = log_opening.recover
 
-    def forgetful(*args: Any, **options: Any) -> Recovered:
+    def forgetful(*args: Any, **options: Any) -> OpenedLog:
         recovered = recover(*args, **options)
         recovered.producers = ProducerTable()
         return recovered
 
-    return mock.patch.object(opening, "recover", forgetful)
+    return mock.patch.object(log_opening, "recover", forgetful)
 
 
 def a_second_sync_is_believed() -> contextlib.AbstractContextManager[Any]:

@@ -12,7 +12,7 @@ from ister.frame import HEADER_SIZE
 from ister.io.disk import Disk
 from ister.testing import Loss, SimDisk
 from ister.testing.faults import DeadProcess
-from ister.wal.recovery import Recovered, measure, recover
+from ister.wal.opening import OpenedLog, measure, recover
 
 LOG = IDENTITY.path + ".log"
 SIDE = IDENTITY.path + ".side"
@@ -26,7 +26,7 @@ def written(seed: int = 0, *, checkpoint_at: int = 0, frames: int = 6) -> SimDis
     return written_log(new_disk(seed), values, checkpoint_at=checkpoint_at)
 
 
-def follow(disk: Disk, **how: int) -> Recovered:
+def follow(disk: Disk, **how: int) -> OpenedLog:
     return recover(disk, IDENTITY, [], 0, is_follower=True, **how)
 
 
@@ -116,7 +116,7 @@ def test_a_doubt_ends_when_the_log_has_again_what_it_had() -> None:
     disk.rot(LOG, 4 * FRAME + 70)
     assert follow(disk.mount()).in_doubt
 
-    def append(frame: int) -> Recovered:
+    def append(frame: int) -> OpenedLog:
         file = disk.mount().open(LOG)
         file.write([whole[frame * FRAME : (frame + 1) * FRAME]], frame * FRAME)
         file.sync()

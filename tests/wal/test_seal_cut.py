@@ -14,7 +14,7 @@ from ister.frame import HEADER_SIZE
 from ister.io.disk import Disk
 from ister.testing import Loss, SimDisk
 from ister.testing.faults import DeadProcess
-from ister.wal.recovery import create
+from ister.wal.opening import create
 from ister.wal.seal_cut import SealCut, cut_at_seal
 
 LOG = IDENTITY.path + ".log"

@@ -13,7 +13,7 @@ from ister.io.disk import Disk
 from ister.testing import Loss, SimDisk
 from ister.wal.group_commit import FlushJob, GroupCommit
 from ister.wal.leases import Leases
-from ister.wal.recovery import Recovered, SegmentIdentity, create, recover
+from ister.wal.opening import OpenedLog, SegmentIdentity, create, recover
 from ister.wal.segment import FsyncPolicy, Segment
 from ister.wal.tail import HotTail
 
@@ -77,7 +77,7 @@ class Bench:
 
 
 def open_bench(
-    disk: Disk, recovered: Recovered | None = None, policy: FsyncPolicy = FsyncPolicy.FSYNC
+    disk: Disk, recovered: OpenedLog | None = None, policy: FsyncPolicy = FsyncPolicy.FSYNC
 ) -> Bench:
     answers, leases, commits = Answers(), Leases(), GroupCommit(disk)
     leases.replace(frozenset({IDENTITY.key}))
@@ -114,10 +114,10 @@ def written_log(
     return disk
 
 
-def values_in(recovered: Recovered) -> list[bytes | None]:
+def values_in(recovered: OpenedLog) -> list[bytes | None]:
     data = recovered.file.read(recovered.position, 0)
     return [record.value for frame in frames_in(data) for record in frame.records()]
 
 
-def reopen(disk: Disk, **how: int | None) -> Recovered:
+def reopen(disk: Disk, **how: int | None) -> OpenedLog:
     return recover(disk, IDENTITY, [], 0, **how)

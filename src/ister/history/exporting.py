@@ -39,8 +39,8 @@ from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.store import MetadataStore
 from ister.metadata.topics import HistoryObject
 from ister.metrics import Counter, Gauge
-from ister.replication.background import Throttle, run_to_end
 from ister.replication.places import Place
+from ister.replication.sharing import Throttle, run_to_end
 
 log = logging.getLogger("ister.history")
 

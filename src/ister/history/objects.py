@@ -25,7 +25,7 @@ from ister.history.format import (
 )
 from ister.io.disk import Disk, File
 from ister.io.object_store import ObjectInfo
-from ister.replication.background import Throttle
+from ister.replication.sharing import Throttle
 
 T = TypeVar("T")
 

@@ -43,7 +43,7 @@ from ister.raft.snapshot_file import (
 )
 from ister.raft.storage import HardState, SnapshotHandle, StoredState, entries_after
 from ister.wal.marks import marked, uid_of
-from ister.wal.recovery import SegmentIdentity, create, recover
+from ister.wal.opening import SegmentIdentity, create, recover
 
 log = logging.getLogger("ister.raft.storage")
 

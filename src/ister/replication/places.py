@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ister.errors import UnknownTopic
 from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.store import MetadataStore
-from ister.wal.recovery import SegmentIdentity
+from ister.wal.opening import SegmentIdentity
 
 APPLY_SECONDS = 3.0
 """How long a message waits for this node to hear of the segment that it is about."""

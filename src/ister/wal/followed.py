@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from ister.frame import FrameHeader
 from ister.wal.group_commit import GroupCommit
 from ister.wal.leases import Leases
-from ister.wal.recovery import Recovered, SegmentIdentity
+from ister.wal.opening import OpenedLog, SegmentIdentity
 from ister.wal.segment import FsyncPolicy, Owner, Segment
 from ister.wal.side_file import INDEX_INTERVAL_BYTES
 from ister.wal.sink import Sink
@@ -27,7 +27,7 @@ class FollowedSegment(Segment):
     def __init__(
         self,
         identity: SegmentIdentity,
-        recovered: Recovered,
+        recovered: OpenedLog,
         *,
         owner: Owner,
         leases: Leases,

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 
 from ister.errors import InvariantBroken
 from ister.io.disk import Disk
-from ister.wal.producers import ProducerRow, ProducerTable
-from ister.wal.recovery import (
-    Recovered,
+from ister.wal.opening import (
+    OpenedLog,
     SegmentIdentity,
     has_frames_behind,
     load,
     make_durable,
     scan,
 )
+from ister.wal.producers import ProducerRow, ProducerTable
 from ister.wal.side_file import SparseIndex
 
 
@@ -78,9 +78,9 @@ def cut_at_seal(
         return SealCut(state.end_offset, state.position, True, cut_records, state.cut_bytes)
 
 
-def _records_past(state: Recovered, identity: SegmentIdentity) -> int:
+def _records_past(state: OpenedLog, identity: SegmentIdentity) -> int:
     """How many records whole frames have past the end that is kept."""
-    rest = Recovered(
+    rest = OpenedLog(
         state.file, state.side, 0, SparseIndex(), ProducerTable(), state.position, state.end_offset, 0, ""
     )
     scan(rest, identity, None, 0, is_follower=True)

@@ -30,9 +30,9 @@ from ister.io.disk import File
 from ister.wal.group_commit import FlushJob, GroupCommit
 from ister.wal.leases import Leases
 from ister.wal.marks import marked
+from ister.wal.opening import OpenedLog, SegmentIdentity
 from ister.wal.producers import Appended, ProducerTable
 from ister.wal.reader import ReadPlan, plan_read, plan_search
-from ister.wal.recovery import Recovered, SegmentIdentity
 from ister.wal.side_file import (
     CHECKPOINT_INTERVAL_BYTES,
     CHECKPOINT_WORTH_BYTES,
@@ -98,7 +98,7 @@ class Segment:
     def __init__(
         self,
         identity: SegmentIdentity,
-        recovered: Recovered,
+        recovered: OpenedLog,
         *,
         owner: Owner,
         leases: Leases,

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 
 from ister.errors import CorruptSegment
 from ister.io.disk import Disk, File, parent
+from ister.wal.opening import OpenedLog, SegmentIdentity, load, scan
 from ister.wal.producers import ProducerTable
-from ister.wal.recovery import Recovered, SegmentIdentity, load, scan
 from ister.wal.side_file import SparseIndex
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -87,11 +87,11 @@ def _set_aside(disk: Disk, identity: SegmentIdentity, lost_from: int, opened: Ex
     return target
 
 
-def _nothing(file: File, side: File, offset: int, position: int = 0) -> Recovered:
-    return Recovered(file, side, 0, SparseIndex(), ProducerTable(), position, offset, 0, "")
+def _nothing(file: File, side: File, offset: int, position: int = 0) -> OpenedLog:
+    return OpenedLog(file, side, 0, SparseIndex(), ProducerTable(), position, offset, 0, "")
 
 
-def _end_of_frames(kept: Recovered, identity: SegmentIdentity) -> int:
+def _end_of_frames(kept: OpenedLog, identity: SegmentIdentity) -> int:
     """Where the frames end that follow what is kept; damage is an end here."""
     rest = _nothing(kept.file, kept.side, kept.end_offset, kept.position)
     scan(rest, identity, None, 0, is_follower=True)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from ister.asking import ask_each
-from ister.broker.losses import gone
+from ister.broker.losses import missing
 from ister.broker.topic.sealing import most_it_can_reach
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.codec import decode_header, encode_header
@@ -117,12 +117,12 @@ class LossView:
         stands = "open" if not wrong else "recovering" if goes_on else "waits"
         fault = await self._fault(topic) if stands == "open" else ""
         nodes = self._broker.metadata.state.nodes
-        is_asked = state.lost or gone.may_be_short(state, nodes)
+        is_asked = state.lost or missing.may_be_short(state, nodes)
         members = self._broker.metadata.state.active_members if is_asked else []
         standings = await self._broker.replication.standings.gather(members, state.uid)
-        left = gone.parts_of(state, nodes, gone.short_copies(standings))
+        left = missing.parts_of(state, nodes, missing.short_copies(standings))
         if left and stands == "open" and not fault:
-            stands, wrong = "incomplete", gone.why_incomplete(left, nodes)
+            stands, wrong = "incomplete", missing.why_incomplete(left, nodes)
         found = TopicRecovery(
             topic=state.name,
             uid=state.uid,
@@ -144,7 +144,7 @@ class LossView:
             choices=_choices(state.name, stands, silent, refusal, fault),
             lost=[LostRecords(one.from_offset, one.end_offset, one.segment, one.at_us) for one in state.lost],
             notes=[note for standing in standings.values() for note in standing.notes],
-            gone=gone.ranges(left),
+            gone=missing.ranges(left),
             gone_segments=[one.segment.uid for one in left],
             gone_from=[one.from_offset for one in left],
         )

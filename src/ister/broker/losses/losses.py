@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ister.broker.losses.gone_losses import accept_gone
+from ister.broker.losses.given_up import accept_gone
 from ister.broker.losses.loss_view import LOOK_AGAIN, Found, LossView
 from ister.broker.topic.sealing import Reached, make_loss
 from ister.errors import BadRequest, IsterError

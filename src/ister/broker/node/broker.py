@@ -60,7 +60,7 @@ from ister.protocol.peer import node_of
 from ister.settings import validate_settings
 from ister.wal.group_commit import GroupCommit
 from ister.wal.leases import Leases
-from ister.wal.recovery import SegmentIdentity
+from ister.wal.opening import SegmentIdentity
 from ister.wal.sink import Sink
 from ister.wal.tail import HotTail
 

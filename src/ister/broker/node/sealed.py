@@ -17,8 +17,8 @@ from ister.errors import CorruptSegment, IsterError
 from ister.io.disk import Disk, File
 from ister.metadata.state import SegmentState
 from ister.replication.copies.copying import read_frames
+from ister.wal.opening import SegmentIdentity, recover
 from ister.wal.reader import Found, first_offset_at_or_after, plan_read, plan_search
-from ister.wal.recovery import SegmentIdentity, recover
 from ister.wal.side_file import SparseIndex
 
 MAX_OPEN = 256

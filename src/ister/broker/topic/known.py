@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ister.errors import UnknownTopic
 from ister.metadata.state import SegmentState, TopicState
-from ister.wal.recovery import SegmentIdentity
+from ister.wal.opening import SegmentIdentity
 
 
 class KnownTopic:

@@ -25,7 +25,7 @@ from ister.metadata.placement import Why, replicas_of
 from ister.protocol.peer import node_of
 from ister.replication.stream.follower import Known
 from ister.replication.stream.leader import Leading
-from ister.wal.recovery import Synced
+from ister.wal.opening import Synced
 from ister.wal.segment import Segment
 from ister.wal.sink import Sink
 

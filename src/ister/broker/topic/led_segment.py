@@ -29,7 +29,7 @@ from ister.errors import IsterError, NotLeader, ShuttingDown, StorageFailed, inv
 from ister.io.clock import monotonic
 from ister.protocol.peer import node_of
 from ister.replication.stream.leader import Leading
-from ister.wal.recovery import NEW, Recovered, SegmentIdentity
+from ister.wal.opening import NEW, OpenedLog, SegmentIdentity
 from ister.wal.segment import FsyncPolicy, Owner, Segment
 
 log = logging.getLogger("ister.broker.topic")
@@ -242,7 +242,7 @@ class LedSegment:
         await turned.wait()
 
     def _opened(
-        self, identity: SegmentIdentity, recovered: Recovered, failed: Segment | None, cut_at: int | None
+        self, identity: SegmentIdentity, recovered: OpenedLog, failed: Segment | None, cut_at: int | None
     ) -> bool:
         """Whether it is still wanted."""
         if recovered.cut_bytes and cut_at is None:  # else it cut what this process wrote and refused: no news

@@ -15,14 +15,14 @@ from ister.failpoints import Step
 from ister.io.disk import Disk
 from ister.metadata.commands import OpenedSegment
 from ister.metadata.state import SegmentState, TopicState
-from ister.wal.recovery import Recovered, SegmentIdentity, create, recover
+from ister.wal.opening import OpenedLog, SegmentIdentity, create, recover
 
 log = logging.getLogger("ister.broker.topic")
 
 
 async def open_log(
     storage: Storage, topic: TopicState, identity: SegmentIdentity, cut_at: int | None
-) -> Recovered:
+) -> OpenedLog:
     """Open the chain's last segment. `cut_at` is where this process, which wrote past it, knows its end."""
     disk, state = storage.disk, topic.open_segment
     carried, time_us = state.carried_producers, state.carried_append_time_us
@@ -40,7 +40,7 @@ async def open_log(
     return recovered
 
 
-def _find_or_create(disk: Disk, identity: SegmentIdentity, state: SegmentState) -> Recovered:
+def _find_or_create(disk: Disk, identity: SegmentIdentity, state: SegmentState) -> OpenedLog:
     carried, time_us = state.carried_producers, state.carried_append_time_us
     disk.make_directory(identity.path.rpartition("/")[0])
     if disk.exists(identity.path + ".log"):
@@ -51,13 +51,13 @@ def _find_or_create(disk: Disk, identity: SegmentIdentity, state: SegmentState) 
     return create(disk, identity, carried, time_us)
 
 
-def close_files(recovered: Recovered) -> None:
+def close_files(recovered: OpenedLog) -> None:
     """Nobody will use what was opened."""
     recovered.file.close()
     recovered.side.close()
 
 
-def log_opened(identity: SegmentIdentity, recovered: Recovered, resumed: Resumed) -> None:
+def log_opened(identity: SegmentIdentity, recovered: OpenedLog, resumed: Resumed) -> None:
     fields = {
         "segment": identity.key,
         "reason": resumed.reason,
@@ -71,7 +71,7 @@ def log_opened(identity: SegmentIdentity, recovered: Recovered, resumed: Resumed
     log.info("segment opened", extra={"fields": fields})
 
 
-def describe_cut(identity: SegmentIdentity, recovered: Recovered) -> str:
+def describe_cut(identity: SegmentIdentity, recovered: OpenedLog) -> str:
     return (
         f"{identity.key}: recovery cut {recovered.cut_bytes} bytes after the end at offset "
         f"{recovered.end_offset}: {recovered.cut_reason}"

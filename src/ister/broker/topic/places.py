@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ister.broker.losses.gone import is_gone
+from ister.broker.losses.missing import is_gone
 from ister.broker.node.storage import Storage
 from ister.broker.topic.known import KnownTopic
 from ister.broker.topic.location import (

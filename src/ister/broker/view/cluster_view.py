@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ister.broker.losses import gone
+from ister.broker.losses import missing
 from ister.broker.view import replica_problems
 from ister.broker.view.replica_problems import some
 from ister.metadata.state import NodeState
@@ -236,10 +236,12 @@ def _damaged_objects(metadata: ReplicatedMetadata) -> list[Problem]:
 
 def _topics_cut_short(metadata: ReplicatedMetadata, standings: Mapping[int, Standing]) -> list[Problem]:
     """Topics with sealed segments whose whole copies left with their disks, and what is left ends short."""
-    nodes, short = metadata.state.nodes, gone.short_copies(standings)
-    cut: dict[str, list[gone.Gone]] = {}
+    nodes, short = metadata.state.nodes, missing.short_copies(standings)
+    cut: dict[str, list[missing.Missing]] = {}
     for topic in metadata.state.topics.values() if short else ():
-        parts = [one for one in gone.parts_of(topic, nodes, short) if not gone.is_gone(one.segment, nodes)]
+        parts = [
+            one for one in missing.parts_of(topic, nodes, short) if not missing.is_gone(one.segment, nodes)
+        ]
         if parts:
             cut[topic.name] = parts
     if not cut:
@@ -249,7 +251,7 @@ def _topics_cut_short(metadata: ReplicatedMetadata, standings: Mapping[int, Stan
     return [
         Problem(
             "records-lost-their-node",
-            f"{first} cannot be read in full: {gone.why_incomplete(cut[first], nodes)}{others}",
+            f"{first} cannot be read in full: {missing.why_incomplete(cut[first], nodes)}{others}",
             f"`ister topic recover {first}` says which offsets; with --accept-loss it records that they are "
             f"lost",
         )

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from ister.broker.losses.gone import gone_from, short_copies
+from ister.broker.losses.missing import gone_from, short_copies
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.peer import node_of
 from ister.protocol.standing import Standing

@@ -31,13 +31,13 @@ from ister.metadata.store import MetadataStore
 from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.peer import PeerKind
 from ister.protocol.replication import Copy, CopyAnswer, Fence, FenceAnswer, ReadLog, Refusal
-from ister.replication.background import run_to_end
 from ister.replication.copies.copying import Copied, Source, Wanted, copy_log, read_frames
 from ister.replication.copies.sources import Ask, CheckedReads, Sources
 from ister.replication.counters import ReplicationCounters
 from ister.replication.locks import Locks
 from ister.replication.places import Place, Places
 from ister.replication.recovery.fences import write_fence
+from ister.replication.sharing import run_to_end
 from ister.replication.stream.follower import Known
 from ister.replication.stream.following import Followers
 from ister.replication.stream.witness import Witness
@@ -45,8 +45,8 @@ from ister.wal.doubts import doubt_what_is_missing, doubtful_until, forget_doubt
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import GroupCommit
 from ister.wal.leases import Leases
+from ister.wal.opening import OpenedLog, SegmentIdentity, Synced, create, recover
 from ister.wal.read_faults import read_failed, unreadable
-from ister.wal.recovery import Recovered, SegmentIdentity, Synced, create, recover
 from ister.wal.tail import HotTail
 
 log = logging.getLogger("ister.replication.copies.copies")
@@ -109,7 +109,7 @@ class Copies:
         )
         self.commit_known: dict[int, int] = {}
         """Of segments whose stream has ended here, and that were not cut at their seal yet."""
-        self._fenced: dict[int, Recovered] = {}
+        self._fenced: dict[int, OpenedLog] = {}
         """Logs that are fenced, open to be copied from."""
         self.on_damage: Callable[[Place, str], object] = lambda place, damage: None
         """Told of damage that was found in a sealed segment's copy while it was read for another node."""
@@ -175,13 +175,13 @@ class Copies:
 
     async def _fence(
         self, place: Place, recovery: int, is_leader: bool, synced: Synced | None = None
-    ) -> Recovered:
+    ) -> OpenedLog:
         """The log, fenced and open to be copied from; its lock is held."""
         uid, may_be_missing = place.segment.uid, self._may_be_missing(place)
         found = self._fenced[uid] = await run_to_end(
             self._disk,
             lambda: _fence(self._disk, place, recovery, is_leader, may_be_missing, synced),
-            Recovered.close,
+            OpenedLog.close,
         )
         self._witness.made(uid)
         return found
@@ -344,7 +344,7 @@ class Copies:
 
 def _fence(
     disk: Disk, place: Place, recovery: int, is_leader: bool, may_be_missing: bool, synced: Synced | None
-) -> Recovered:
+) -> OpenedLog:
     """Make what is there durable, and the promise. The promise comes first: a crash in between is no harm."""
     identity, state = place.identity, place.segment
     _promise(disk, place, recovery, may_be_missing)

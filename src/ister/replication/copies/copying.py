@@ -27,12 +27,12 @@ from ister.errors import CorruptFrame, StorageFailed
 from ister.frame import Bytes, FrameHeader
 from ister.io.clock import Clock
 from ister.io.disk import Disk, File, parent
-from ister.replication.background import Throttle, run_to_end
+from ister.replication.sharing import Throttle, run_to_end
 from ister.wal.checking import check_run
 from ister.wal.doubts import cut_log
+from ister.wal.opening import OpenedLog, SegmentIdentity, create, recover
 from ister.wal.producers import ProducerRow, ProducerTable
 from ister.wal.reader import plan_read
-from ister.wal.recovery import Recovered, SegmentIdentity, create, recover
 from ister.wal.side_file import CHECKPOINT_INTERVAL_BYTES, SparseIndex
 
 CHUNK_BYTES = 1024 * 1024
@@ -133,7 +133,7 @@ def read_frames(
 # Opening and closing.
 
 
-def _open_or_create(disk: Disk, wanted: Wanted) -> Recovered:
+def _open_or_create(disk: Disk, wanted: Wanted) -> OpenedLog:
     identity = wanted.identity
     if disk.exists(identity.path + ".log"):
         return recover(disk, identity, wanted.carried, wanted.last_append_time_us, is_follower=True)
@@ -141,7 +141,7 @@ def _open_or_create(disk: Disk, wanted: Wanted) -> Recovered:
     return create(disk, identity, wanted.carried, wanted.last_append_time_us)
 
 
-def _create_aside(disk: Disk, aside: Wanted) -> Recovered:
+def _create_aside(disk: Disk, aside: Wanted) -> OpenedLog:
     disk.make_directory(parent(aside.identity.path))
     _remove_logs(disk, aside.identity.path)
     return _open_or_create(disk, aside)
@@ -156,11 +156,11 @@ def _clipped(disk: Disk, wanted: Wanted) -> Copied:
     return _copied(state)
 
 
-def _copied(state: Recovered, copied_bytes: int = 0) -> Copied:
+def _copied(state: OpenedLog, copied_bytes: int = 0) -> Copied:
     return Copied(state.end_offset, state.position, state.producers, state.last_append_time_us, copied_bytes)
 
 
-def _close(state: Recovered) -> None:
+def _close(state: OpenedLog) -> None:
     for file in (state.file, state.side):
         with contextlib.suppress(OSError):  # what counts was synced
             file.close()
@@ -198,7 +198,7 @@ async def _on_disk(
 
 
 async def _fill(
-    disk: Disk, clock: Clock, wanted: Wanted, state: Recovered, source: Source, bytes_per_second: int
+    disk: Disk, clock: Clock, wanted: Wanted, state: OpenedLog, source: Source, bytes_per_second: int
 ) -> Copied:
     throttle = Throttle(bytes_per_second)
     growing = _GrowingLog(wanted, state, source.name)
@@ -215,7 +215,7 @@ async def _fill(
 class _GrowingLog:
     """The blocking half: checks what came, writes it, and syncs it now and then."""
 
-    def __init__(self, wanted: Wanted, state: Recovered, source_name: str) -> None:
+    def __init__(self, wanted: Wanted, state: OpenedLog, source_name: str) -> None:
         self._wanted = wanted
         self._state = state
         self._source_name = source_name

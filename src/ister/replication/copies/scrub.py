@@ -18,10 +18,10 @@ from ister.errors import StorageFailed
 from ister.frame import HEADER_SIZE
 from ister.io.clock import Clock
 from ister.io.disk import Disk, File
-from ister.replication.background import Throttle, run_to_end
+from ister.replication.sharing import Throttle, run_to_end
 from ister.wal.checking import Run, check_run
+from ister.wal.opening import SegmentIdentity
 from ister.wal.read_faults import is_medium_error, read_failed
-from ister.wal.recovery import SegmentIdentity
 
 CHUNK_BYTES = 1024 * 1024
 

@@ -17,14 +17,14 @@ from ister.errors import CorruptFrame, CorruptSegment, NodeUnreachable, StorageF
 from ister.io.clock import Clock
 from ister.io.disk import Disk, parent
 from ister.protocol.replication import ReachAnswer
-from ister.replication.background import run_to_end
 from ister.replication.copies.copies import Copies, wanted_of
 from ister.replication.copies.copying import ASIDE, Copied, copy_log, replace_copy
 from ister.replication.copies.scrub import Finding, scrub_log
 from ister.replication.copies.sources import CheckedReads
 from ister.replication.places import Place
+from ister.replication.sharing import run_to_end
+from ister.wal.opening import measure
 from ister.wal.read_faults import REPEAT_SECONDS, is_medium_error
-from ister.wal.recovery import measure
 from ister.wal.seal_cut import SealCut, check_end, cut_at_seal
 from ister.wal.set_aside import TailAside, set_aside
 

@@ -26,8 +26,8 @@ from ister.protocol.codec import encode_header
 from ister.protocol.peer import PeerKind, node_of
 from ister.protocol.replication import ReadLog
 from ister.replication.copies.copying import Source
+from ister.wal.opening import SegmentIdentity
 from ister.wal.read_faults import unreadable
-from ister.wal.recovery import SegmentIdentity
 
 READ_SECONDS = 5.0
 

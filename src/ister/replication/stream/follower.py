@@ -28,7 +28,7 @@ from ister.replication.counters import ReplicationCounters
 from ister.wal.checking import check_run
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import FlushJob
-from ister.wal.recovery import Synced
+from ister.wal.opening import Synced
 from ister.wal.segment import FsyncPolicy, Segment
 from ister.wal.tail import Bytes
 

@@ -22,17 +22,17 @@ from ister.errors import CorruptSegment, SegmentFenced, UnknownTopic
 from ister.io.disk import Disk
 from ister.protocol.codec import decode_header
 from ister.protocol.replication import Refusal, Replicate
-from ister.replication.background import run_to_end
 from ister.replication.counters import ReplicationCounters
 from ister.replication.places import Place, Places
 from ister.replication.recovery.fences import read_fence
+from ister.replication.sharing import run_to_end
 from ister.replication.stream.follower import Follower, Known
 from ister.replication.stream.witness import Witness
 from ister.wal.doubts import doubt_what_is_missing, doubtful_until, forget_doubt
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import GroupCommit
 from ister.wal.leases import Leases
-from ister.wal.recovery import Recovered, Synced, create, recover
+from ister.wal.opening import OpenedLog, Synced, create, recover
 from ister.wal.segment import FsyncPolicy
 from ister.wal.tail import HotTail
 
@@ -186,7 +186,7 @@ class Followers:
             recovered = await run_to_end(
                 self._disk,
                 lambda: _open_copy(self._disk, place, known.synced, may_be_missing),
-                Recovered.close,
+                OpenedLog.close,
             )
             self._witness.made(state.uid)
             # What the leader says is committed is newer than what this process answered for on an earlier
@@ -253,7 +253,7 @@ class Followers:
         await asyncio.gather(*self._tasks)
 
 
-def _open_copy(disk: Disk, place: Place, synced: Synced | None, may_be_missing: bool) -> Recovered:
+def _open_copy(disk: Disk, place: Place, synced: Synced | None, may_be_missing: bool) -> OpenedLog:
     """The log of a segment that another node leads, to go on with it; a new one if there is none."""
     identity, state = place.identity, place.segment
     fence = read_fence(disk, identity.path)

@@ -43,7 +43,7 @@ from ister.wal.marks import durable_before, uid_of
 from ister.wal.producers import ProducerRow, ProducerTable
 from ister.wal.side_file import SparseIndex, checkpoint_block, read_blocks, write_block
 
-log = logging.getLogger("ister.wal.recovery")
+log = logging.getLogger("ister.wal.opening")
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 
@@ -63,7 +63,7 @@ class SegmentIdentity:
 
 
 @dataclass
-class Recovered:
+class OpenedLog:
     """A segment's log, open and known to its end."""
 
     file: File
@@ -112,7 +112,7 @@ class Recovered:
 
 def create(
     disk: Disk, identity: SegmentIdentity, carried: list[ProducerRow], last_append_time_us: int
-) -> Recovered:
+) -> OpenedLog:
     """Make a new segment's files, durably. The segment is empty, and has a head: none is emptied unseen."""
     with ExitStack() as opened:
         file = disk.open(identity.path + ".log", create=True)
@@ -127,7 +127,7 @@ def create(
         disk.sync_directory(parent(identity.path))
         opened.pop_all()
     table = ProducerTable(carried)
-    return Recovered(
+    return OpenedLog(
         file, side, 0, SparseIndex(), table, 0, identity.base_offset, last_append_time_us, source=NEW
     )
 
@@ -150,7 +150,7 @@ def recover(
     is_follower: bool = False,
     is_replicated: bool = False,
     synced: Synced | None = None,
-) -> Recovered:
+) -> OpenedLog:
     """Open a segment that exists. `carried` is what the seal before it brought: producers, append time.
 
     A sealed segment must reach its end, and is clipped there (F3). `cut_at` is the committed end in memory of
@@ -191,7 +191,7 @@ def recover(
 
 def measure(
     disk: Disk, identity: SegmentIdentity, carried: list[ProducerRow], last_append_time_us: int
-) -> Recovered:
+) -> OpenedLog:
     """How far a replica's log goes, durably (P2). Unlike `recover` it cuts nothing: what lies behind damage
     may be all that is left of it. To be closed."""
     with ExitStack() as opened:
@@ -215,7 +215,7 @@ def load(
     carried: list[ProducerRow],
     last_append_time_us: int,
     stop_at: int | None,
-) -> tuple[Recovered, int]:
+) -> tuple[OpenedLog, int]:
     """What the checkpoints up to `stop_at` know; and the position up to which the log was durable, by any."""
     blocks = read_blocks(side)
     proven = blocks[-1].checkpoint.position if blocks else 0
@@ -232,12 +232,12 @@ def load(
         index.load(block.checkpoint.entries)
     if not kept:
         table = ProducerTable(carried)
-        state = Recovered(
+        state = OpenedLog(
             file, side, 0, index, table, 0, identity.base_offset, last_append_time_us, source="scan"
         )
         return state, proven
     last, side_position = kept[-1]
-    state = Recovered(
+    state = OpenedLog(
         file,
         side,
         side_position,
@@ -252,7 +252,7 @@ def load(
 
 
 def scan(
-    state: Recovered, identity: SegmentIdentity, stop_at: int | None, proven: int, is_follower: bool
+    state: OpenedLog, identity: SegmentIdentity, stop_at: int | None, proven: int, is_follower: bool
 ) -> None:
     """Read frames from where the knowledge ends to where the log does. Below `proven` it does not end."""
     size = state.file.size()
@@ -287,7 +287,7 @@ def scan(
 
 
 def _end_of_log(
-    state: Recovered,
+    state: OpenedLog,
     identity: SegmentIdentity,
     size: int,
     found: Incomplete | Corrupt,
@@ -315,13 +315,13 @@ def _end_of_log(
     state.in_doubt = True
 
 
-def has_frames_behind(state: Recovered, identity: SegmentIdentity) -> bool:
+def has_frames_behind(state: OpenedLog, identity: SegmentIdentity) -> bool:
     """Whether an intact frame lies behind the one that cannot be read. In a follower's log that does not say
     that this one was durable: one write may have brought both, and a power cut have kept the later one."""
     return next(_frames_behind(state, identity), None) is not None
 
 
-def _find_proof(state: Recovered, identity: SegmentIdentity) -> FrameHeader | None:
+def _find_proof(state: OpenedLog, identity: SegmentIdentity) -> FrameHeader | None:
     """The first intact frame behind the one that cannot be read, if it or a later one was made when this one
     was durable."""
     first: FrameHeader | None = None
@@ -344,7 +344,7 @@ def _used_bytes(file: File, position: int, size: int) -> int:
     return 0
 
 
-def _frames_behind(state: Recovered, identity: SegmentIdentity) -> Iterator[FrameHeader]:
+def _frames_behind(state: OpenedLog, identity: SegmentIdentity) -> Iterator[FrameHeader]:
     """The intact frames of this segment behind the one at the state's position, which cannot be read."""
     file, size = state.file, state.file.size()
     unread = decode_header(file.read(HEADER_SIZE, state.position), limit=FRAME_LIMIT)
@@ -369,7 +369,7 @@ def _frames_behind(state: Recovered, identity: SegmentIdentity) -> Iterator[Fram
         position += max(1, len(chunk) - len(MAGIC) + 1)
 
 
-def _settle_doubt(disk: Disk, identity: SegmentIdentity, state: Recovered, synced_position: int) -> None:
+def _settle_doubt(disk: Disk, identity: SegmentIdentity, state: OpenedLog, synced_position: int) -> None:
     """A tail that is about to be cut is remembered first; one that was cut, until the log has it again."""
     known = doubtful_until(disk, identity.path)
     used = max(state.position + state.cut_bytes, synced_position)
@@ -382,7 +382,7 @@ def _settle_doubt(disk: Disk, identity: SegmentIdentity, state: Recovered, synce
 def make_durable(
     disk: Disk,
     identity: SegmentIdentity,
-    state: Recovered,
+    state: OpenedLog,
     checkpointed: int,
     *,
     gives_back_space: bool = False,

@@ -25,7 +25,7 @@ Short = Mapping[int, Mapping[int, int]]
 """By member and segment: up to which offset copies go that end short, and cannot be completed."""
 
 
-class Gone(NamedTuple):
+class Missing(NamedTuple):
     """A sealed segment whose records are gone from an offset on."""
 
     segment: SegmentState
@@ -41,16 +41,16 @@ def short_copies(standings: Mapping[int, Standing]) -> Short:
     return {member: dict(told.short) for member, told in standings.items() if told.short}
 
 
-def parts_of(topic: TopicState, nodes: Nodes, short: Short) -> list[Gone]:
+def parts_of(topic: TopicState, nodes: Nodes, short: Short) -> list[Missing]:
     """What is gone of a topic, in its order."""
-    found: list[Gone] = []
+    found: list[Missing] = []
     parts = 0
     for segment in topic.segments:
         start = gone_from(segment, nodes, short)
         if start is not None:
             parts += not is_gone(segment, nodes)
             if parts <= PARTS_AT_ONCE:
-                found.append(Gone(segment, start))
+                found.append(Missing(segment, start))
     return found
 
 
@@ -87,7 +87,7 @@ def is_gone(segment: SegmentState, nodes: Nodes) -> bool:
     return not any(is_in_cluster(nodes, member) for member in segment.replicas)
 
 
-def ranges(parts: list[Gone]) -> list[LostRecords]:
+def ranges(parts: list[Missing]) -> list[LostRecords]:
     """Of segments in their order; those that follow each other are one."""
     ranges: list[LostRecords] = []
     for segment, start in parts:
@@ -100,7 +100,7 @@ def ranges(parts: list[Gone]) -> list[LostRecords]:
     return ranges
 
 
-def why_incomplete(parts: list[Gone], nodes: Nodes) -> str:
+def why_incomplete(parts: list[Missing], nodes: Nodes) -> str:
     left = {node_of(m) for one in parts for m in one.segment.replicas if not is_in_cluster(nodes, m)}
     disks = f"disks of node{'s' if len(left) > 1 else ''} {', '.join(map(str, sorted(left)))}"
     count = f"{len(parts)} sealed segment{'s' if len(parts) > 1 else ''}"
