@@ -112,9 +112,7 @@ class HandingOut:
     async def select(self, request: Pull, sharers: int) -> Selected:
         """As much as a consumer may have now; nothing at all if there is nothing."""
         selected = Selected(request.max_bytes)
-        self._topic = self._current()
-        timeout_ms = self._state.policy.ack_timeout_ms
-        self._deadline = monotonic() + timeout_ms / 1000 if timeout_ms else NEVER
+        self._look_again()
         try:
             while not selected.is_full and await self._add(selected, request, sharers):
                 pass
@@ -122,6 +120,12 @@ class HandingOut:
             if not selected.ranges:
                 raise  # else these first; whoever asks next is told
         return selected
+
+    def _look_again(self) -> None:
+        """After a wait, however long that was."""
+        self._topic = self._current()
+        timeout_ms = self._state.policy.ack_timeout_ms
+        self._deadline = monotonic() + timeout_ms / 1000 if timeout_ms else NEVER
 
     async def _add(self, selected: Selected, request: Pull, sharers: int) -> bool:
         """One range more; returns whether to go on."""
@@ -209,13 +213,13 @@ class HandingOut:
         try:
             data = await self._source.read(Fetch(topic.name, offset, READ_BYTES))
         except RecordsLost as error:
-            self._topic = self._current()
+            self._look_again()
             if not selected.ranges and error.offsets and error.offsets[0] <= offset < error.offsets[1]:
                 # Whoever asked is told, once; then it goes on behind them.
                 self._changed(self._dispatcher.pass_over(offset, error.offsets[1]))
             raise
         except OffsetOutOfRange as error:
-            self._topic = self._current()
+            self._look_again()
             if offset < self._topic.start_offset:
                 return None  # it was trimmed just now
             raise OffsetOutOfRange(
@@ -223,7 +227,7 @@ class HandingOut:
                 hint="A cursor is never ahead of its log unless the log has lost records. "
                 "`ister topic describe` shows where it ends; it goes on by itself if these come back.",
             ) from error
-        self._topic = self._current()
+        self._look_again()
         if not data:
             selected.is_at_end = True
             return None
