@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from typing import Final, NamedTuple, TypeVar
 
 from ister.client.portal import Turns
@@ -97,18 +97,17 @@ class StoredFrames:
             if expected < 0:
                 expected = opened.places.offset_at(position) or found.segment.start_offset
             at, expected = _skip(data, expected, start)
-            for frame in self._frames_in(opened, data, position, at, expected):
-                expected = frame.header.end_offset
-                yield frame
-                if expected >= end:
-                    return
+            expected = yield from self._frames_in(opened, data, position, at, expected, end)
+            if expected >= end:
+                return
         raise opened.damaged(found.segment.frames_size, max(expected, start), "its frames end before that")
 
     def _frames_in(
-        self, opened: _Opened, data: bytes, position: int, at: int, expected: int
-    ) -> Iterator[Frame]:
+        self, opened: _Opened, data: bytes, position: int, at: int, expected: int, end: int
+    ) -> Generator[Frame, None, int]:
+        """Those before `end`; returns where the last one ends."""
         uid, read = opened.found.segment.segment_uid, self._read
-        while at < len(data):
+        while at < len(data) and expected < end:
             frame = read(data, at, limit=FRAME_LIMIT)
             if not isinstance(frame, Frame):
                 raise _broken(opened, data, position, at, expected, frame)
@@ -118,7 +117,8 @@ class StoredFrames:
                 raise opened.damaged(position + at, expected, what)
             yield frame
             at += header.size
-            expected = header.end_offset
+            expected += header.count
+        return expected
 
     def ending(self, found: Descriptor) -> bytes:
         """All that is behind the frames of an object; longer than it should be where there is too much."""

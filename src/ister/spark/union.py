@@ -81,13 +81,14 @@ class UnionFrames:
             yield from self._of_object(wanted, piece, piece.descriptor, loss)
 
     def _of_object(self, wanted: OffsetRange, piece: Piece, found: Descriptor, loss: Loss) -> Iterator[Frame]:
-        at = piece.start
+        at, last = piece.start, None
         while at < piece.end:
             try:
-                for frame in self._open_store(found.store).frames(found, at, piece.end):
-                    yield frame
-                    at = frame.header.end_offset
+                for last in self._open_store(found.store).frames(found, at, piece.end):
+                    yield last
+                return
             except (CorruptSegment, ObjectNotFound) as error:
+                at = at if last is None else max(at, last.header.end_offset)
                 now = self._open_brokers().listed_now(wanted, found, at)
                 if now is None:
                     # It was trimmed, or the topic was deleted: brokers know which.

@@ -24,6 +24,8 @@ BATCH_RECORDS: Final = 10_000
 BATCH_BYTES: Final = 8 * 1024 * 1024
 """Of frames before compression: what their columns take in memory."""
 
+_TIMES: Final = int(Flags.TIMES)
+"""A plain number: some topics have a frame for each record."""
 _FROM_FRAMES: Final = ("key", "value", "offset", "timestamp", "headers")
 
 
@@ -110,7 +112,7 @@ class _Builder:
         return array if array.type == field.type else array.cast(field.type)
 
     def _time_type(self, frames: list[Frame], count: int) -> Any:
-        kinds = [EVENT_TIME if frame.header.flags & Flags.TIMES else APPEND_TIME for frame in frames]
+        kinds = [EVENT_TIME if frame.header.flags & _TIMES else APPEND_TIME for frame in frames]
         if len(set(kinds)) == 1:
             return self._time_types[kinds[0]].repeated(count)
         runs = zip(kinds, map(self._share, frames), strict=True)
