@@ -19,6 +19,7 @@ from ister.broker.topic import handing_off as topic_handoff
 from ister.broker.topic import handoff, sealing
 from ister.broker.topic.handing_off import HandingOff
 from ister.errors import IsterError, NotLeader
+from ister.metadata.applying import TO_TOPICS
 from ister.metadata.commands import Outcome, SealSegment
 from ister.metadata.proposing import Proposals
 from ister.metadata.replicated import ReplicatedMetadata
@@ -104,28 +105,28 @@ def a_snapshot_is_empty() -> contextlib.AbstractContextManager[Any]:
 
 def a_seal_is_no_compare_and_set() -> contextlib.AbstractContextManager[Any]:
     """H1: it seals whatever is open. Twice-proposed is twice-applied."""
-    seal = ClusterState._seal
+    seal = TO_TOPICS[SealSegment]
 
-    def careless(self: ClusterState, index: int, topic: TopicState, command: SealSegment) -> Outcome:
+    def careless(state: ClusterState, index: int, topic: TopicState, command: SealSegment) -> Outcome:
         number = topic.open_segment.segment
         if number != command.segment:
             end = max(command.end_offset, topic.open_segment.base_offset)
             command = msgspec.structs.replace(command, segment=number, end_offset=end)
-        return seal(self, index, topic, command)
+        return seal(state, index, topic, command)
 
-    return mock.patch.object(ClusterState, "_seal", careless)
+    return mock.patch.dict(TO_TOPICS, {SealSegment: careless})
 
 
 def a_seal_of_an_earlier_life_applies() -> contextlib.AbstractContextManager[Any]:
     """What a dead process proposed is taken for its successor's."""
-    seal = ClusterState._seal
+    seal = TO_TOPICS[SealSegment]
 
-    def trusting(self: ClusterState, index: int, topic: TopicState, command: SealSegment) -> Outcome:
-        proposer = self.nodes.get(command.sealed_by >> 31)
+    def trusting(state: ClusterState, index: int, topic: TopicState, command: SealSegment) -> Outcome:
+        proposer = state.nodes.get(command.sealed_by >> 31)
         starts = proposer.starts if proposer is not None else command.starts
-        return seal(self, index, topic, msgspec.structs.replace(command, starts=starts))
+        return seal(state, index, topic, msgspec.structs.replace(command, starts=starts))
 
-    return mock.patch.object(ClusterState, "_seal", trusting)
+    return mock.patch.dict(TO_TOPICS, {SealSegment: trusting})
 
 
 def applying_depends_on_the_node() -> contextlib.AbstractContextManager[Any]:

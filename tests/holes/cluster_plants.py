@@ -14,6 +14,7 @@ from unittest import mock
 
 from ister.broker.topic import handoff as steps
 from ister.broker.topic.handing_off import HandingOff
+from ister.metadata.applying import TO_TOPICS
 from ister.metadata.commands import Command, Outcome, SealSegment
 from ister.metadata.state import ClusterState, TopicState
 from ister.protocol.codec import decode_appended
@@ -169,15 +170,15 @@ async def one_rollover_is_proposed_twice(world: World) -> None:
 
 def a_seal_is_applied_without_comparing() -> AbstractContextManager[Any]:
     """W3: whichever segment is open is sealed with the end that was counted for another one."""
-    seal = ClusterState._seal
+    seal = TO_TOPICS[SealSegment]
 
-    def careless(self: ClusterState, index: int, topic: TopicState, command: SealSegment) -> Outcome:
+    def careless(state: ClusterState, index: int, topic: TopicState, command: SealSegment) -> Outcome:
         fields = {name: getattr(command, name) for name in command.__struct_fields__}
         fields["segment"] = topic.open_segment.segment
         fields["end_offset"] = max(command.end_offset, topic.open_segment.base_offset)
-        return seal(self, index, topic, SealSegment(**fields))
+        return seal(state, index, topic, SealSegment(**fields))
 
-    return mock.patch.object(ClusterState, "_seal", careless)
+    return mock.patch.dict(TO_TOPICS, {SealSegment: careless})
 
 
 # The lease goes while an append waits (W4).

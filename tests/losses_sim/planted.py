@@ -9,7 +9,7 @@ import msgspec
 
 from ister.broker.losses import losses
 from ister.io.disk import Disk
-from ister.metadata import state
+from ister.metadata import applying
 from ister.metadata.commands import AcceptLoss
 from ister.replication.copies import sealed_copies
 from ister.wal.opening import SegmentIdentity
@@ -40,12 +40,12 @@ def a_tail_that_comes_back_is_cut() -> Planted:
 
 def a_loss_forgets_the_producers() -> Planted:
     """Of what is kept: a repeat of it is taken for something new (A5)."""
-    accept_loss = state.accept_loss
+    accept_loss = applying.accept_loss
 
     def forgetful(index: int, topic: Any, nodes: Any, command: AcceptLoss) -> Any:
         return accept_loss(index, topic, nodes, msgspec.structs.replace(command, producers=[]))
 
-    return mock.patch.object(state, "accept_loss", forgetful)
+    return mock.patch.object(applying, "accept_loss", forgetful)
 
 
 FOUND_BY_SEEDS: dict[Plant, int] = {

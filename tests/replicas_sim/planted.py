@@ -17,7 +17,6 @@ from ister.broker.node import sealed
 from ister.broker.node.replicas import NodeReplication
 from ister.broker.topic.unrecovered import Unrecovered
 from ister.frame import Bytes, Corrupt, Frame, FrameHeader, Incomplete, decode_header
-from ister.io.clock import Clock
 from ister.io.disk import Disk
 from ister.metadata.commands import SealSegment
 from ister.metadata.state import TopicState
@@ -76,8 +75,8 @@ def a_second_fsync_is_believed() -> Planted:
     """P1: the first one failed, the second one returns well, and has written nothing."""
     run = FlushJob.run
 
-    def again(self: FlushJob, clock: Clock) -> None:
-        run(self, clock)
+    def again(self: FlushJob) -> None:
+        run(self)
         if self.error is not None and self.during_sync:
             with contextlib.suppress(OSError):
                 self.segment.file.sync()
