@@ -26,6 +26,7 @@ from ister.io.disk import Disk
 from ister.io.object_store import ObjectStore
 from ister.metadata.topics import HistoryObject
 from ister.metrics import Counter, Gauge
+from ister.wal.checking import check_frames
 from ister.wal.reader import Found, first_offset_at_or_after, plan_read, plan_search
 from ister.wal.side_file import SparseIndex
 
@@ -65,8 +66,10 @@ class _Opened(NamedTuple):
 class _Chunk:
     """A range of an object that begins and ends with a frame; serves as the file that a read plan reads."""
 
-    def __init__(self, start: int, end: int, data: bytes) -> None:
+    def __init__(self, start: int, end: int, data: bytes, *, is_good: bool) -> None:
         self.start, self.end = start, end
+        self.is_good = is_good
+        """All of it was checked, once for all who read it; else each read looks how far it is good."""
         self._data = memoryview(data)
 
     def read(self, length: int, position: int) -> memoryview:
@@ -107,7 +110,7 @@ class HistoryReader:
             offset,
             max_bytes,
         )
-        found = await self._disk.run(plan.run_checked)
+        found = await self._disk.run(plan.run if chunk.is_good else plan.run_checked)
         self.reads.add()
         return found
 
@@ -225,13 +228,21 @@ class HistoryReader:
                 f"object {name} in {self._store.location} ends {end - start - len(data)} bytes early"
             )
         self.bytes.add(len(data))
-        chunk = _Chunk(start, end, data)
+        # While the one before is still on its way to the reader: who comes for this finds it checked.
+        base_offset = opened.places.offset_at(start)
+        is_good = base_offset is not None and await self._disk.run(lambda: _is_good(data, base_offset))
+        chunk = _Chunk(start, end, data, is_good=is_good)
         self._chunks[wanted.where, start] = chunk
         self._cached += end - start
         while self._chunks and (self._cached > self._cache_bytes or len(self._chunks) > MAX_CHUNKS):
             _, old = self._chunks.popitem(last=False)
             self._cached -= old.end - old.start
         return chunk
+
+
+def _is_good(data: bytes, base_offset: int) -> bool:
+    _, _, wrong = check_frames(data, base_offset)
+    return not wrong
 
 
 def _search(wanted: Wanted, opened: _Opened, chunk: _Chunk, time_us: int) -> Callable[[], int | None]:
