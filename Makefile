@@ -48,7 +48,7 @@ check: setup ## format, lint, types and the quick tests: before every commit
 test: setup ## every test
 	$(RUN) -m pytest -n $(JOBS) --dist worksteal
 
-sim: setup ## SEEDS simulated runs of a broker, CLUSTER_SEEDS of clusters, REPLICA_SEEDS with lost disks, LOSS_SEEDS with lost records, MOVE_SEEDS with moves and drains, SUBSCRIPTION_SEEDS with consumers
+sim: setup ## SEEDS simulated runs of a broker, CLUSTER_SEEDS of clusters, REPLICA_SEEDS with lost disks, LOSS_SEEDS with lost records, MOVE_SEEDS with moves, drains and a history, SUBSCRIPTION_SEEDS with consumers
 	$(RUN) -m tests.simulation.run broker --seeds $(SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 	$(RUN) -m tests.simulation.run cluster --seeds $(CLUSTER_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 	$(RUN) -m tests.simulation.run replicas --seeds $(REPLICA_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)

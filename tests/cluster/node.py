@@ -17,7 +17,8 @@ from ister.broker.clients.server import Server
 from ister.broker.node.broker import Broker
 from ister.config import BrokerConfig
 from ister.errors import InvariantBroken, IsterError
-from ister.testing import Loss, SimClock, SimDisk, SimNetwork, SimProcess, VirtualLoop
+from ister.testing import Loss, MemoryStore, SimClock, SimDisk, SimNetwork, SimProcess, VirtualLoop
+from ister.testing.object_store import MemoryClient
 from tests.cluster.watch import Watch
 
 CLIENT_PORT = 9091
@@ -37,8 +38,15 @@ class ClusterNode:
     """One machine of the cluster."""
 
     def __init__(
-        self, loop: VirtualLoop, network: SimNetwork, watch: Watch, number: int, config: BrokerConfig
+        self,
+        loop: VirtualLoop,
+        network: SimNetwork,
+        watch: Watch,
+        number: int,
+        config: BrokerConfig,
+        store: MemoryStore | None = None,
     ) -> None:
+        """`store` is where the history is, of all nodes; None in local mode."""
         self.loop, self.network, self.watch, self.number = loop, network, watch, number
         self.name = host_of(number)
         self.config = msgspec.structs.replace(
@@ -52,6 +60,8 @@ class ClusterNode:
         self.is_up = False
         self.starts = 0
         self.fatal: list[str] = []
+        self._store = store
+        self._way_to_the_store: MemoryClient | None = None
         self.on_death: Callable[[], None] = lambda: None
         self.inline_probability = 1.0
         self._disks = 0
@@ -102,8 +112,15 @@ class ClusterNode:
 
     async def _start(self, announce: bool) -> None:
         host, mount, generation = self.network.host(self.name), self.disk.mount(), self.disk.generation
+        if self._store is not None:
+            self._way_to_the_store = self._store.client(self.name)
         broker = Broker(
-            self.config, mount, self.clock, host, on_fatal=lambda error: self._on_fatal(generation, error)
+            self.config,
+            mount,
+            self.clock,
+            host,
+            on_fatal=lambda error: self._on_fatal(generation, error),
+            store=self._way_to_the_store,
         )
         server = Server(broker, host, lambda: 0)
         broker.commits.after_cycle = server.flush
@@ -195,6 +212,8 @@ class ClusterNode:
 
     def _end_process(self, silent: bool) -> None:
         self.network.kill(self.name, silent=silent)
+        if self._way_to_the_store is not None:
+            self._way_to_the_store.kill()
         if self.process is not None:
             self.process.kill()
         self.is_up = False

@@ -22,7 +22,7 @@ from ister import Log
 from ister.config import BrokerConfig
 from ister.errors import OffsetOutOfRange
 from ister.raft import driver
-from ister.testing import Loss, SimNetwork, VirtualLoop
+from ister.testing import Loss, MemoryStore, SimNetwork, VirtualLoop
 from ister.testing.checkers import Violation, check_history
 from ister.testing.history import Read
 from tests.cluster import load
@@ -90,6 +90,7 @@ class ClusterRun(SeededRun[ClusterSummary]):
         self.watch = self._make_watch()
         self.size = self._choose_size(loop.seed)
         self.config = self._make_config()
+        self.store = self._make_store()
         self.nodes = [self._make_node(number) for number in range(1, self.size + 1)]
         self.clients = self._make_clients()
         self.nemesis = self._make_nemesis()
@@ -101,6 +102,10 @@ class ClusterRun(SeededRun[ClusterSummary]):
 
     def _make_watch(self) -> Watch:
         return Watch(self.history)
+
+    def _make_store(self) -> MemoryStore | None:
+        """Where the history is; None in local mode."""
+        return None
 
     def _make_clients(self) -> ClusterClients:
         return ClusterClients(self.loop, self.network, self.history, [node.number for node in self.nodes])
@@ -134,7 +139,7 @@ class ClusterRun(SeededRun[ClusterSummary]):
         founder = number == 1
         join = "" if founder else f"{host_of(1)}:{PEER_PORT},{host_of(2)}:{PEER_PORT}"
         config = replace(self.config, bootstrap_cluster=founder, join=join, join_timeout_ms=30_000)
-        return ClusterNode(self.loop, self.network, self.watch, number, config)
+        return ClusterNode(self.loop, self.network, self.watch, number, config, self.store)
 
     async def play(self) -> ClusterSummary:
         # Entries kept behind a snapshot: with few of them, who was away for a while is sent the snapshot.

@@ -1,5 +1,7 @@
 """What goes on where topics move: `tests.replicas_sim.nemesis`, and a hand that moves, cancels, drains.
 
+Where there is a history, another one breaks its store.
+
 That hand asks as an operator does, through any node, while the others break what is moved. A request that
 came to nothing is none of its business: what was promised is looked at by the watch, and in the end.
 """
@@ -7,13 +9,16 @@ came to nothing is none of its business: what was promised is looked at by the w
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import Counter
 from typing import Any
 
 import ister
 from ister.errors import IsterError
 from ister.protocol.moves import DrainDescription
+from ister.testing import MemoryStore
 from ister.testing.checkers import Violation
+from ister.testing.object_store import LOST_RACE, THROTTLED, TIMED_OUT
 from tests.cluster.node import ClusterNode
 from tests.replicas_sim.nemesis import ReplicaNemesis
 
@@ -22,8 +27,11 @@ ENDED_SECONDS = 120.0
 
 
 class MoveNemesis(ReplicaNemesis):
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, store: MemoryStore | None, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._store = store
+        self.store_faults = 0
+        """How often the store failed, or was late."""
         self.ended: Counter[str] = Counter()
         """How moves ended, of those that are remembered in the end."""
         self._hands.append(
@@ -39,6 +47,8 @@ class MoveNemesis(ReplicaNemesis):
                 (0.3, 2.0),
             )
         )
+        if store is not None:
+            self._hands.append(([(8, self.break_the_store), (1, self.sweep_a_topic)], (0.0, 3.0)))
 
     def _topic_and_target(self) -> tuple[str, ClusterNode]:
         return self.dice.choice(sorted(self.clients.lines)), self._some_node()
@@ -85,9 +95,39 @@ class MoveNemesis(ReplicaNemesis):
         for number in sorted(self.clients.numbers):
             await self._ask(lambda log, number=number: log.activate_node(number))
 
+    # The history.
+
+    async def break_the_store(self) -> None:
+        """For a while, one kind of request: refused, throttled, late, timed out with or without effect; an
+        upload that stops in the middle, or that loses a race to one that fails."""
+        assert self._store is not None
+        dice, faults = self.dice, self._store.faults
+        operation = dice.choice(("put", "piece", "get", "head", "list", "delete", "sweep"))
+        if dice.random() < 0.3:
+            rule = faults.add(operation, delay=dice.uniform(0.1, 3.0), probability=0.5)
+        else:
+            answers = [(errno.EIO, False), (THROTTLED, False), (TIMED_OUT, False), (TIMED_OUT, True)]
+            error, applied = dice.choice(answers + [(LOST_RACE, False)] * (operation == "put"))
+            rule = faults.add(
+                operation, error=error, applied=applied, probability=dice.choice((0.2, 0.6, 1.0))
+            )
+        await asyncio.sleep(dice.uniform(0.5, 5.0))
+        faults.remove(rule)
+        self.store_faults += rule.struck
+
+    async def sweep_a_topic(self) -> None:
+        topic, _ = self._topic_and_target()
+        await self._ask(lambda log: log.sweep_history(topic))
+
+    async def sweep_all(self) -> None:
+        for topic in sorted(self.clients.lines):
+            await self._ask(lambda log, topic=topic: log.sweep_history(topic))
+
     # In the end.
 
     async def heal(self) -> None:
+        if self._store is not None:
+            self._store.faults.clear()
         await super().heal()
         async with self.clients.connect(CLIENT) as log:
             for number in sorted(self.clients.numbers):

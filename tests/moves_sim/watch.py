@@ -15,17 +15,22 @@ from ister.metadata.moves import MoveStage
 from ister.metadata.state import TopicState
 from ister.protocol.peer import node_of
 from tests.cluster.raft_watch import is_dead
+from tests.moves_sim.stored import StoreWatch
 from tests.replicas_sim.watch import ReplicaWatch
 
 
 class MoveWatch(ReplicaWatch):
     _judged = 0
     """The last index of which the chain's changes were judged."""
+    stored: StoreWatch | None = None
+    """Where there is a history outside the brokers."""
 
     def applied(self, broker: Broker, command: Command | None, outcome: Outcome) -> None:
         if outcome.result is Result.APPLIED and not is_dead() and outcome.index > self._judged:
             self._judged = outcome.index
             topic = broker.metadata.state.topic_by_uid(outcome.topic_uid)
+            if self.stored is not None and command is not None:
+                self.stored.applied(broker.metadata.state, command, outcome.topic_uid)
             if isinstance(command, SealSegment) and command.move and topic is not None:
                 self._check_seal(broker, topic, command)
             if isinstance(command, SetReplicas) and command.expected_whole is not None and topic is not None:
@@ -35,6 +40,9 @@ class MoveWatch(ReplicaWatch):
             if len(running) != len(set(running)):
                 self.history.violated("M1: a topic has two moves that are not over")
         super().applied(broker, command, outcome)
+
+    def hooks(self) -> list[tuple[object, str, object]]:
+        return [*super().hooks(), *(self.stored.hooks() if self.stored is not None else ())]
 
     def _check_seal(self, broker: Broker, topic: TopicState, command: SealSegment) -> None:
         row = broker.metadata.state.moves.rows.get(command.move)

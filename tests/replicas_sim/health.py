@@ -157,7 +157,7 @@ class Health:
                 return f"{topic.key_of(opened)} is being recovered, by node {node_of(opened.coordinator)}"
         for topic, segment in self.segments(state):
             key = topic.key_of(segment)
-            if segment.is_empty:
+            if segment.is_empty or segment.is_released:
                 continue  # whoever loses its copy has lost nothing
             if not all(map(state.is_active, segment.replicas)):
                 there = [node_of(member) for member in segment.replicas]
