@@ -6,7 +6,7 @@ they were there is read with the default.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
 import msgspec
 
@@ -193,6 +193,10 @@ class SubscriptionState(msgspec.Struct, array_like=True):
     """Nothing is handed out."""
 
 
+def _uid_of(subscription: SubscriptionState) -> int:
+    return subscription.uid
+
+
 class TopicState(msgspec.Struct, array_like=True):
     name: str
     uid: int
@@ -213,13 +217,15 @@ class TopicState(msgspec.Struct, array_like=True):
     home: int = 0
     """The member that it was moved to, and stays led by across rollovers; 0 if it goes round."""
     subscriptions: list[SubscriptionState] = []
-    """In the order in which they were made; the list is replaced, not edited."""
+    """In the order in which they were made, which is that of their uids; the list is replaced, not edited."""
 
     def subscription(self, name: str) -> SubscriptionState | None:
         return next((one for one in self.subscriptions if one.name == name), None)
 
     def subscription_by_uid(self, uid: int) -> SubscriptionState | None:
-        return next((one for one in self.subscriptions if one.uid == uid), None)
+        place = bisect_left(self.subscriptions, uid, key=_uid_of)
+        found = self.subscriptions[place] if place < len(self.subscriptions) else None
+        return found if found is not None and found.uid == uid else None
 
     @property
     def open_segment(self) -> SegmentState:

@@ -196,11 +196,11 @@ class Subscriptions:
 
     async def _find(self, topic_name: str, name: str, min_index: int, uid: int = 0) -> SubscriptionState:
         topic = await self._broker.find(topic_name, min_index)
-        state = topic.state.subscription(name)
-        if (state is None or uid not in (0, state.uid)) and not self.metadata.is_alone:
+        state = _subscription(topic.state, name, uid)
+        if state is None and not self.metadata.is_alone:
             await self.metadata.read_index(OWNER_GRACE_SECONDS * 4)
-            state = (await self._broker.find(topic_name)).state.subscription(name)
-        if state is None or uid not in (0, state.uid):
+            state = _subscription((await self._broker.find(topic_name)).state, name, uid)
+        if state is None:
             raise UnknownSubscription(f"{topic.state.name} has no subscription {name}")
         return state
 
@@ -455,6 +455,14 @@ class Subscriptions:
             owner, kind, encode_header(request), timeout_s=REQUEST_SECONDS + wait_s, wait_s=wait_s
         )
         await _respond(connection, correlation, answer.header, [answer.payload] if answer.payload else [])
+
+
+def _subscription(topic: TopicState, name: str, uid: int) -> SubscriptionState | None:
+    """The one of that name, or the very one that is meant: there may be many of a topic."""
+    if not uid:
+        return topic.subscription(name)
+    found = topic.subscription_by_uid(uid)
+    return found if found is not None and found.name == name else None
 
 
 async def _respond(connection: Connection, correlation: int, header: bytes, payload: Sequence[Bytes]) -> None:
