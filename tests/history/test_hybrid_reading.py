@@ -8,6 +8,7 @@ import pytest
 
 from ister.broker.topic.location import Here, History
 from ister.errors import CorruptSegment, IsterError
+from ister.frame import HEADER_SIZE
 from ister.protocol.peer import node_of
 from tests.cluster_world import World, read_all, run_story
 from tests.history.test_export import all_exported, published
@@ -82,14 +83,15 @@ def test_a_store_that_is_down_is_a_retriable_error_and_what_is_on_nodes_is_read(
     run_story(story, has_store=True, **OLD)
 
 
-def test_a_damaged_or_missing_object_is_an_error_with_its_offsets_and_never_an_end() -> None:
+@pytest.mark.parametrize("byte", [20, HEADER_SIZE + 1])
+def test_a_damaged_or_missing_object_is_an_error_with_its_offsets_and_never_an_end(byte: int) -> None:
     async def story(world: World) -> None:
         await fill(world, 14)
-        await until(lambda: all_released(world, 3))
+        await until(lambda: all_released(world, 3) and files_are_gone(world))
         assert world.store is not None
         second, third = published(world)[1:3]
         assert second.history is not None and third.history is not None
-        world.store.rot(second.history.name, 20)
+        world.store.rot(second.history.name, byte)
         world.store.lose(third.history.name)
         behind = third.end_offset
         assert behind is not None
