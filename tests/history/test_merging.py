@@ -16,8 +16,10 @@ from ister.history.sweeping import REPLACED_SECONDS
 from ister.testing.object_store import TIMED_OUT
 from tests.cluster_world import World, read_all, run_story
 from tests.history.merging_helpers import LARGE, compact
+from tests.history.test_export import all_exported
 from tests.history.test_hybrid_reading import all_released, files_are_gone, pass_seconds
 from tests.history.test_sweeping import named, stored
+from tests.moves.moving_helpers import a_node_other_than, moved, written
 from tests.replication.repair_helpers import fill, newest, numbers, sealed, until
 
 OLD = {"segment_records": 4, "local_retention_ms": 30_000, "export_after_ms": 0}
@@ -252,6 +254,25 @@ def test_a_node_that_missed_the_change_reads_the_old_object_and_one_that_holds_i
             for name in old:
                 world.store.lose(name)
             assert await reading == numbers(18)
+
+    run_story(story, has_store=True, **OLD)
+
+
+def test_a_topic_that_moves_and_is_written_to_meanwhile_keeps_every_record_once() -> None:
+    async def story(world: World) -> None:
+        assert world.store is not None
+        await fill(world, 18)
+        await until(lambda: all_exported(world, 3))
+        async with world.connect() as log, written(log, "t") as appended:
+            slow = world.store.faults.add("get", delay=0.5)
+            merging = asyncio.ensure_future(compact(log, world.store.client("job")))
+            await moved(log, "t", a_node_other_than(world, "t"))
+            world.store.faults.remove(slow)
+            (done,) = await merging
+            assert not done.problem
+        async with world.connect() as log:
+            found = [record.offset async for record in log.read("t")]
+            assert found == list(range(len(found))) and set(appended) <= set(found)
 
     run_story(story, has_store=True, **OLD)
 

@@ -20,6 +20,8 @@ JOBS: Final = {
     ),
     "replay": LazyCommand("ister.cli.pipeline_replay:replay", "Copy a range to a topic or table, provably."),
     "mirror": LazyCommand("ister.cli.pipeline_mirror:mirror", "Keep a topic the same as another one."),
+    "init": LazyCommand("ister.cli.pipeline_project:init", "Write a project of Spark's pipelines."),
+    "run": LazyCommand("ister.cli.pipeline_project:run", "Run such a project, to where its topics end."),
     "lag": LazyCommand("ister.cli.pipeline_lag:lag", "How far queries and tables are behind."),
 }
 

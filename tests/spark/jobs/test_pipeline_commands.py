@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from history_helpers import filled, objects_of
 from job_helpers import flip_a_byte, new_topic, numbered, offsets_of, read_delta, read_parquet
 
 from ister import sync
@@ -121,6 +122,34 @@ def test_replay_writes_a_receipt_and_goes_by_it(
     receipt.write_text(json.dumps(told))
     code, _, err = cli(*command, "--to", new_topic("fourth"))
     assert (code, "receipt-mismatch" in err, "offsets 10 to 29" in err) == (5, True, True)
+
+
+def test_compact_says_what_became_of_the_objects_and_of_the_latest_records(
+    cli: Any, kept: sync.Log, keeper: Any
+) -> None:
+    topic = new_topic("compacted")
+    filled(kept, topic, 3)
+    command = ["pipeline", "compact", topic, "--bootstrap", keeper.address]
+    code, out, err = cli(*command, "--output", "json")
+    assert (code, err) == (0, "")
+    entry = json.loads(out)
+    assert (entry["objects_before"], entry["objects_after"], entry["left"]) == (3, 1, [])
+    assert [one["segments"] for one in entry["merged"]] == [3]
+    code, out, _ = cli(*command)
+    assert (code, out) == (0, f"nothing to merge: default/{topic} has 1 object in its history\n")
+    code, _, err = cli(*command, "--latest-by-key")
+    assert code == 2 and "go together" in err
+    code, out, _ = cli(*command, "--latest-by-key", "--to", f"{topic}-now", "--output", "json")
+    entry = json.loads(out)
+    assert (code, entry["records"], entry["without_key"], entry["end_offset"]) == (0, 0, 35, 35)
+
+
+def test_compact_names_what_is_damaged(cli: Any, kept: sync.Log, keeper: Any) -> None:
+    topic = new_topic("compact-damaged")
+    filled(kept, topic, 2)
+    objects_of(kept, topic)[0].unlink()
+    code, _, err = cli("pipeline", "compact", topic, "--bootstrap", keeper.address)
+    assert code == 5 and "is not in" in err and "ister history verify" in err
 
 
 def test_lag_tells_of_tables_and_writes_a_page(
