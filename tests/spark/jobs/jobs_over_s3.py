@@ -1,4 +1,4 @@
-"""Tier a topic, audit it, and read a part of it, on a cluster; prints one JSON object of what it found."""
+"""Tier a topic, compact it, audit and read it, on a cluster; prints one JSON object of what it found."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from ister.spark import audit, session, tier
+from ister.spark import audit, compact, session, tier
 
 
 def main() -> None:
@@ -25,6 +25,7 @@ def main() -> None:
         where = {"bootstrap": asked.bootstrap}
         done = tier(spark, asked.topic, to="delta", path=asked.path, file_bytes=20_000, **where)
         (Path(asked.marks) / "tiered").touch()
+        compacted = compact(spark, asked.topic, **where)
         report = audit(spark, asked.topic, against=asked.path, replicas=True, **where)
         reader = spark.read.format("ister").option("bootstrap.servers", asked.bootstrap)
         table = reader.option("subscribe", asked.topic).load()
@@ -33,7 +34,10 @@ def main() -> None:
             "records": done.records,
             "clean": report.is_clean,
             "findings": [finding.what for topic in report.topics for finding in topic.findings],
-            "objects": sum(bool(part.object_name) for topic in report.topics for part in topic.segments),
+            "stored": sum(bool(part.object_name) for topic in report.topics for part in topic.segments),
+            "objects": len({part.object_name for topic in report.topics for part in topic.segments} - {""}),
+            "merged": len(compacted.merged),
+            "left": [run.why for run in compacted.left],
             "rows": table.count(),
             "plans": plans,
         }

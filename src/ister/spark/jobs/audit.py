@@ -281,7 +281,7 @@ class _AuditJob:
         ):
             audited = report.topics[places[number][0]]
             audited.orphans = orphans
-            hint = f"`ister history sweep {audited.topic}` deletes it at once, brokers do so by and by"
+            hint = f"brokers delete it by and by, or when `ister history sweep {audited.topic}` asks them to"
             for name, size in orphans:
                 what = f"no descriptor names the object {name} of {size} bytes; {hint}"
                 audited.notes.append(Note(audited.start_offset, audited.start_offset, what))
