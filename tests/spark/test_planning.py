@@ -14,9 +14,10 @@ import pytest
 from ister import sync
 from ister.errors import ConfigError, CorruptSegment, OffsetOutOfRange, RecordsLost, UnknownTopic
 from ister.frame import Frame, decode, encode, stamp
+from ister.history.format import Exported
 from ister.spark.frames import _RangeReader
 from ister.spark.options import parse_table_options
-from ister.spark.ranges import Loss, OffsetRange
+from ister.spark.ranges import HISTORY, Descriptor, Loss, OffsetRange, Piece
 from ister.spark.source.planning import divide, plan
 from ister.spark.source.reading import read_range
 
@@ -46,6 +47,28 @@ def test_few_records_are_one_task_and_many_are_as_many_as_there_are_cores() -> N
         (100_000, 200_000),
     ]
     assert len(divide([OffsetRange("t", 1, 0, 25_000_001)], 2, None, None)) == 6
+
+
+def test_many_objects_are_worth_more_tasks_however_few_records_they_have() -> None:
+    def of(objects: int) -> OffsetRange:
+        lives = []
+        for number in range(objects):
+            start, end = 10 * number, 10 * number + 10
+            segment = Exported("c", "t", 1, number + 1, number + 9, start, end, 1_000)
+            found = Descriptor("file:///kept", f"o{number}", 1_100, 7, segment)
+            lives.append(Piece(number + 1, start, end, HISTORY, (), True, 1_000, found))
+        return OffsetRange("t", 1, 0, 10 * objects, tuple(lives))
+
+    assert len(divide([of(90)], 2, None, None)) == 1
+    parts = divide([of(300)], 2, None, None)
+    assert bounds(parts) == [(0, 1_500), (1_500, 3_000)]
+    assert [(piece.start, piece.end) for part in parts for piece in part.lives] == [
+        (start, start + 10) for start in range(0, 3_000, 10)
+    ]
+    cut = divide([of(3)], 1, 4, None)
+    assert [(piece.start, piece.end, piece.size) for part in cut for piece in part.lives] == [
+        (0, 8, 800), (8, 10, 200), (10, 15, 500), (15, 20, 500), (20, 22, 200), (22, 30, 800),
+    ]  # fmt: skip
 
 
 def test_min_partitions_are_spread_by_size_and_an_empty_topic_has_none() -> None:

@@ -29,6 +29,8 @@ MAX_BYTES: Final = 1 << 30
 """The same for what is large: about so much of the log."""
 WORTH_A_TASK: Final = 50_000
 """Below this many records each, more tasks cost more than they bring."""
+OBJECTS_WORTH_A_TASK: Final = 100
+"""Each object of the history costs two requests, however few records it has."""
 
 
 def plan(options: TableOptions, cores: int) -> list[OffsetRange]:
@@ -140,7 +142,8 @@ def divide(
     """Into ranges of about the same size, each within one topic; empty topics have none. Where the sizes of
     segments are known, these are bytes, else records."""
     total = sum(part.count for part in whole)
-    wanted = min_partitions or min(cores, total // WORTH_A_TASK)
+    objects = sum(piece.descriptor is not None for part in whole for piece in part.lives)
+    wanted = min_partitions or min(cores, total // WORTH_A_TASK + objects // OBJECTS_WORTH_A_TASK)
     most = max_records or MAX_RECORDS
     ranges: list[OffsetRange] = []
     for part in whole:
