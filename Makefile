@@ -56,11 +56,12 @@ sim: setup ## SEEDS simulated runs of a broker, CLUSTER_SEEDS of clusters, REPLI
 	$(RUN) -m tests.simulation.run moves --seeds $(MOVE_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 	$(RUN) -m tests.simulation.run subscriptions --seeds $(SUBSCRIPTION_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 
-chaos: setup ## ROUNDS of kill -9 of a broker, CHAOS_SECONDS of it in a cluster and of its consumers, REPLICA_SECONDS with disks lost, 500 moves in MOVE_SECONDS at most, SPARK_KILLS of a query of Spark
+chaos: setup ## ROUNDS of kill -9 of a broker, CHAOS_SECONDS of it in a cluster and of its consumers, REPLICA_SECONDS with disks lost, 500 moves in MOVE_SECONDS at most, brokers killed at each step of a move and its export, SPARK_KILLS of a query of Spark
 	$(RUN) -m tests.chaos.run --rounds $(ROUNDS)
 	$(RUN) -m tests.chaos.cluster --seconds $(CHAOS_SECONDS)
 	$(RUN) -m tests.chaos.replicas --seconds $(REPLICA_SECONDS)
 	$(RUN) -m tests.chaos.moves --seconds $(MOVE_SECONDS)
+	$(RUN) -m tests.chaos.steps
 	$(RUN) -m tests.chaos.subscriptions --seconds $(CHAOS_SECONDS)
 	$(RUN) -m tests.chaos.spark --kills $(SPARK_KILLS)
 
