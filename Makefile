@@ -8,6 +8,7 @@ CLUSTER_SEEDS ?= 2000
 REPLICA_SEEDS ?= 2000
 MOVE_SEEDS ?= 300
 LOSS_SEEDS ?= 500
+HISTORY_SEEDS ?= 300
 SUBSCRIPTION_SEEDS ?= 300
 FIRST_SEED ?= 0
 ROUNDS     ?= 200
@@ -27,7 +28,7 @@ help: ## this list
 	@echo
 	@awk -F ' *## ' '/^[a-z]+:.*## / { split($$1, name, ":"); printf "  %-8s %s\n", name[1], $$2 }' Makefile
 	@echo
-	@echo 'Settings: PYTHON=$(PYTHON) JOBS=$(JOBS) SEEDS=$(SEEDS) CLUSTER_SEEDS=$(CLUSTER_SEEDS) REPLICA_SEEDS=$(REPLICA_SEEDS) LOSS_SEEDS=$(LOSS_SEEDS) MOVE_SEEDS=$(MOVE_SEEDS) SUBSCRIPTION_SEEDS=$(SUBSCRIPTION_SEEDS) FIRST_SEED=$(FIRST_SEED) ROUNDS=$(ROUNDS) CHAOS_SECONDS=$(CHAOS_SECONDS) REPLICA_SECONDS=$(REPLICA_SECONDS) MOVE_SECONDS=$(MOVE_SECONDS) SPARK_KILLS=$(SPARK_KILLS)'
+	@echo 'Settings: PYTHON=$(PYTHON) JOBS=$(JOBS) SEEDS=$(SEEDS) CLUSTER_SEEDS=$(CLUSTER_SEEDS) REPLICA_SEEDS=$(REPLICA_SEEDS) LOSS_SEEDS=$(LOSS_SEEDS) MOVE_SEEDS=$(MOVE_SEEDS) HISTORY_SEEDS=$(HISTORY_SEEDS) SUBSCRIPTION_SEEDS=$(SUBSCRIPTION_SEEDS) FIRST_SEED=$(FIRST_SEED) ROUNDS=$(ROUNDS) CHAOS_SECONDS=$(CHAOS_SECONDS) REPLICA_SECONDS=$(REPLICA_SECONDS) MOVE_SECONDS=$(MOVE_SECONDS) SPARK_KILLS=$(SPARK_KILLS)'
 
 setup: ## make .venv and install everything into it (again only when something changed)
 	@$(SETUP) full
@@ -48,12 +49,13 @@ check: setup ## format, lint, types and the quick tests: before every commit
 test: setup ## every test
 	$(RUN) -m pytest -n $(JOBS) --dist worksteal
 
-sim: setup ## SEEDS simulated runs of a broker, CLUSTER_SEEDS of clusters, REPLICA_SEEDS with lost disks, LOSS_SEEDS with lost records, MOVE_SEEDS with moves, drains and a history, SUBSCRIPTION_SEEDS with consumers
+sim: setup ## SEEDS simulated runs of a broker, CLUSTER_SEEDS of clusters, REPLICA_SEEDS with lost disks, LOSS_SEEDS with lost records, MOVE_SEEDS with moves, drains and a history, HISTORY_SEEDS with objects merged, SUBSCRIPTION_SEEDS with consumers
 	$(RUN) -m tests.simulation.run broker --seeds $(SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 	$(RUN) -m tests.simulation.run cluster --seeds $(CLUSTER_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 	$(RUN) -m tests.simulation.run replicas --seeds $(REPLICA_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 	$(RUN) -m tests.simulation.run losses --seeds $(LOSS_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 	$(RUN) -m tests.simulation.run moves --seeds $(MOVE_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
+	$(RUN) -m tests.simulation.run history --seeds $(HISTORY_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 	$(RUN) -m tests.simulation.run subscriptions --seeds $(SUBSCRIPTION_SEEDS) --first-seed $(FIRST_SEED) --jobs $(JOBS)
 
 chaos: setup ## ROUNDS of kill -9 of a broker, CHAOS_SECONDS of it in a cluster and of its consumers, REPLICA_SECONDS with disks lost, 500 moves in MOVE_SECONDS at most, brokers killed at each step of a move and its export, SPARK_KILLS of a query of Spark

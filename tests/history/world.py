@@ -1,7 +1,7 @@
 """A cluster with a history, from one seed: nodes die and come back, the store fails in every way that it may,
 and jobs that merge objects are killed at it.
 
-    python -m tests.history.world --seeds 300
+    python -m tests.simulation.run history --seed 17
 
 Somebody appends all the time; segments are exported, merged, released and trimmed meanwhile. In the end
 everything is well again, and then: each acknowledged record is read back, in order, once; every descriptor
@@ -10,13 +10,13 @@ has an object that is intact; no segment lost its copies before it was published
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import errno
-import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
+from typing import Self
 from unittest import mock
 
 from ister.errors import IsterError
@@ -26,9 +26,10 @@ from ister.history.names import parse_name
 from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.topics import HistoryObject
 from ister.testing.object_store import LOST_RACE, THROTTLED, TIMED_OUT
-from tests.cluster_world import World, run_story
+from tests.cluster_world import World
 from tests.history.merging_helpers import compact
 from tests.replication.repair_helpers import newest, until
+from tests.simulation.seeded import SeededRun, Summary
 
 SECONDS = 60.0
 TOPICS = {
@@ -220,28 +221,44 @@ def part_of(data: bytes, found: HistoryObject) -> bytes:
     return data[found.position : found.position + found.size]
 
 
-def play(seed: int) -> Told:
-    async def story(world: World) -> Told:
-        return await Run(world, seed).play()
+@dataclass(kw_only=True)
+class HistorySummary(Summary):
+    """Of a run with a history."""
 
-    with mock.patch("ister.history.sweeping.REPLACED_SECONDS", 30.0):
-        return run_story(story, seed=seed, seconds=20_000, has_store=True, **SETTINGS)
+    told: Told
 
+    def check_worth(self) -> None:
+        told = self.told
+        assert told.acknowledged > 20 and told.kills and told.struck, self
+        assert told.released and told.trimmed and told.merged, self
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=12)
-    parser.add_argument("--first-seed", type=int, default=0)
-    given = parser.parse_args()
-    began = time.monotonic()
-    for seed in range(given.first_seed, given.first_seed + given.seeds):
-        try:
-            print(f"seed {seed}: {play(seed)}", flush=True)
-        except BaseException as error:
-            print(f"seed {seed} FAILED: {error!r}", flush=True)
-            raise
-    print(f"{given.seeds} seeds clean in {time.monotonic() - began:.0f} s")
+    @classmethod
+    def rows(cls, runs: Sequence[Self]) -> dict[str, str]:
+        told = [vars(run.told) for run in runs]
+        return super().rows(runs) | {
+            f"segments {name}": f"{sum(one[name] for one in told):,}"
+            for name in ("published", "merged", "released", "trimmed")
+        }
 
 
-if __name__ == "__main__":
-    main()
+class HistoryRun(SeededRun[HistorySummary]):
+    world = "history"
+    about = (
+        "Three brokers with a history in a store a seed, jobs that merge its objects, and what goes wrong "
+        "with them; the checkers and the faults are in `tests/history/world.py`. Moves and drains over "
+        "such a history, and all other faults, are in the world of moves."
+    )
+    limit_seconds = 20_000
+
+    async def play(self) -> HistorySummary:
+        world = World(self.loop, SETTINGS, has_store=True)
+        with mock.patch("ister.history.sweeping.REPLACED_SECONDS", 30.0):
+            await world.grow(3)
+            try:
+                told = await Run(world, self.loop.seed).play()
+            finally:
+                for node in world.up:
+                    node.kill()
+        fields = self._summary_fields({"kill": told.kills, "store_request_failed": told.struck}, told.kills)
+        fields["operations"] = fields["records"] = told.acknowledged
+        return HistorySummary(**fields, told=told)

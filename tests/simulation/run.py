@@ -2,10 +2,10 @@
 
 `broker` is one broker, `cluster` three or five, `replicas` these with segments on several disks, and disks
 that are lost and rot, `losses` with an operator who gives records up, `moves` with one who moves topics and
-drains nodes, and in three seeds of five a history, `subscriptions` a topic that is consumed while all that
-goes wrong. `--seed 17` plays one alone. Every hundredth seed is played twice, and must give the same trace
-(checker 15). A seed that fails is printed with what it broke, the end of its trace, and how it is played
-again; the exit code is then 1.
+drains nodes, and in three seeds of five a history, `history` one whose objects are merged too,
+`subscriptions` a topic that is consumed while all that goes wrong. `--seed 17` plays one alone. Every
+hundredth seed is played twice, and must give the same trace (checker 15). A seed that fails is printed with
+what it broke, the end of its trace, and how it is played again; the exit code is then 1.
 """
 
 from __future__ import annotations

@@ -68,6 +68,8 @@ class SeededRun(ABC, Generic[S]):
     """Its name in `tests.simulation.worlds`."""
     about: ClassVar[str]
     """For the page of results: what there is in a run, and where its checkers and faults are."""
+    limit_seconds: ClassVar[float] = 2000
+    """Of virtual time: a run that is not done then never is."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
@@ -152,7 +154,7 @@ def play_seed(kind: type[SeededRun[S]], seed: int) -> S:
 
     try:
         with quiet_logs():
-            return simulate(main, seed, limit_seconds=2000, limit_steps=5_000_000)
+            return simulate(main, seed, limit_seconds=kind.limit_seconds, limit_steps=5_000_000)
     except BaseException as error:
         if held and held[0].history.violations and not isinstance(error, Violation):
             error.add_note(f"a watcher had seen: {held[0].history.violations[0]}")

@@ -11,9 +11,17 @@ import pytest
 from tests.simulation.seeded import play_seed
 from tests.simulation.worlds import WORLDS
 
-SEEDS = {"broker": 12, "cluster": 8, "replicas": 6, "losses": 6, "moves": 3, "subscriptions": 12}
-"""Some ten to twenty seconds of each: one of moves takes as long as eight of a broker. The ranges are in
-`make sim`."""
+SEEDS = {
+    "broker": 12,
+    "cluster": 8,
+    "replicas": 6,
+    "losses": 6,
+    "moves": 9,
+    "history": 3,
+    "subscriptions": 12,
+}
+"""Some ten to twenty seconds of each, and of moves and the history, which are twelve together, a minute and
+more: one of them takes as long as eight of a broker. The ranges are in `make sim`."""
 IN_TWO_PROCESSES = 0
 
 
