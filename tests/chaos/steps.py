@@ -48,7 +48,8 @@ SOME: Final = [
 
 
 class StepChaos:
-    def __init__(self, cluster: ClusterProcesses, halts: Path) -> None:
+    def __init__(self, cluster: ClusterProcesses, halts: Path, patience_s: float) -> None:
+        self._patience_s = patience_s
         self._cluster = cluster
         self._halts = halts
         self.acknowledged: dict[str, list[int]] = {topic: [] for topic in TOPICS}
@@ -56,7 +57,7 @@ class StepChaos:
 
     async def run(self, cases: Sequence[Case]) -> None:
         await self._cluster.wait_whole()
-        async with ister.connect(self._cluster.bootstrap, retry_deadline_s=PATIENCE_S) as log:
+        async with ister.connect(self._cluster.bootstrap, retry_deadline_s=self._patience_s) as log:
             for topic, replicas in TOPICS.items():
                 await log.create_topic(topic, replicas=replicas)
             writers = [asyncio.create_task(self._write(topic)) for topic in TOPICS]
@@ -76,9 +77,12 @@ class StepChaos:
     async def _write(self, topic: str) -> None:
         """One record after the other; each says which it is."""
         offsets = self.acknowledged[topic]
-        async with ister.connect(self._cluster.bootstrap, retry_deadline_s=PATIENCE_S) as log:
+        async with ister.connect(self._cluster.bootstrap, retry_deadline_s=self._patience_s) as log:
             while True:
-                found = await log.append(topic, [b"%d" % len(offsets)])
+                try:
+                    found = await log.append(topic, [b"%d" % len(offsets)])
+                except ister.IsterError as error:
+                    raise Violation("writers_meet_no_error", f"{topic}: {error!r}") from error
                 offsets.append(found.base_offset)
                 await asyncio.sleep(0.002)
 
@@ -104,14 +108,14 @@ class StepChaos:
         finally:
             moving.cancel()
         self.ended[stage] += 1
-        bound = time.monotonic() + PATIENCE_S
+        bound = time.monotonic() + self._patience_s
         while len(self.acknowledged[case.topic]) < before + 5:
             if time.monotonic() > bound:
                 raise Violation("liveness", f"{case}: nothing is written any more")
             await asyncio.sleep(0.01)
 
     async def _halted(self, case: Case) -> NodeProcess:
-        bound = time.monotonic() + PATIENCE_S
+        bound = time.monotonic() + self._patience_s
         while time.monotonic() < bound:
             for node in self._cluster.nodes.values():
                 if _state_of(node.process_id) == "T":
@@ -135,7 +139,7 @@ class StepChaos:
         """The stage that the topic's last move ended in; `never began` if its request was lost."""
         with suppress(ister.IsterError):
             await moving
-        bound = time.monotonic() + PATIENCE_S
+        bound = time.monotonic() + self._patience_s
         while time.monotonic() < bound:
             moves = await log.moves(case.topic)
             if not moves:
@@ -159,7 +163,12 @@ def _state_of(process_id: int) -> str:
     return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def run_steps(directory: Path, cases: Sequence[Case], command: Sequence[str] = SERVE) -> StepChaos:
+def run_steps(
+    directory: Path,
+    cases: Sequence[Case],
+    command: Sequence[str] = SERVE,
+    patience_s: float = PATIENCE_S,
+) -> StepChaos:
     halts = directory / "halts"
     halts.mkdir()
     url = f"file://{directory}/history"
@@ -168,7 +177,7 @@ def run_steps(directory: Path, cases: Sequence[Case], command: Sequence[str] = S
     os.environ[VARIABLE] = str(halts)
     try:
         with running_cluster(directory, settings, command) as cluster:
-            chaos = StepChaos(cluster, halts)
+            chaos = StepChaos(cluster, halts, patience_s)
             asyncio.run(chaos.run(cases))
     finally:
         os.environ.pop(VARIABLE) if before is None else os.environ.update({VARIABLE: before})

@@ -27,4 +27,4 @@ def test_brokers_killed_at_each_step_of_a_move_and_its_export_lose_double_and_st
 def test_a_broker_that_acknowledges_before_it_writes_is_found(tmp_path: Path) -> None:
     case = Case(Step.BEGUN, "the old leader", "one")
     with pytest.raises(Violation):
-        run_steps(tmp_path, [case] * 2, planted.command("acknowledge-before-write"))
+        run_steps(tmp_path, [case] * 2, planted.command("acknowledge-before-write"), patience_s=10)
