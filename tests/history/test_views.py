@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+
+import pytest
 
 import ister
 from ister.protocol.peer import node_of
@@ -64,7 +67,9 @@ def test_in_local_mode_descriptors_name_nodes() -> None:
     run_story(story, segment_records=4)
 
 
-def test_why_says_where_a_record_is_and_what_its_frame_is() -> None:
+def test_why_says_where_a_record_is_and_what_its_frame_is(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ister")
+
     async def story(world: World) -> None:
         await fill(world, 10)
         await until(lambda: all_released(world, 2))
@@ -76,6 +81,8 @@ def test_why_says_where_a_record_is_and_what_its_frame_is() -> None:
             assert (old.tier, old.object_name, old.replicas) == ("history", first.history.name, [])
             assert (old.frame_offset, old.frame_count, old.segment) == (1, 1, 1)
             assert old.hot_start_offset == second.end_offset
+            cuts = [getattr(one, "fields", {}).get("hot_start_offset") for one in caplog.records]
+            assert second.end_offset in cuts, "where a reader cuts over is in the logs too"
             new = await log.explain("t", 9)
             assert (new.tier, new.object_name, new.leader) == ("log, hot tail", "", leader.node_id)
             assert (await log.explain("t", 10)).tier == "not written yet"

@@ -44,7 +44,7 @@ class Reason(NamedTuple):
             ]
         if found.object_name:
             facts.append(("object", f"{found.object_name} (checksum {found.object_crc:08x})"))
-        facts.append(("on nodes", f"from offset {grouped(found.hot_start_offset)} on"))
+        facts.append(("on nodes", f"from offset {grouped(found.hot_start_offset)} on: the cutover"))
         if found.frame_count:
             last = found.frame_offset + found.frame_count - 1
             facts += [

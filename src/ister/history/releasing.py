@@ -112,7 +112,12 @@ class Releasing:
         self._reach(Step.RELEASING)
         outcome = await self._metadata.propose(ReleaseCopies(topic.uid, segment.uid, found.name, expected))
         self._reach(Step.RELEASED)
-        fields = {"segment": topic.key_of(segment), "object": found.name, "result": str(outcome.result)}
+        fields = {
+            "segment": topic.key_of(segment),
+            "object": found.name,
+            "result": str(outcome.result),
+            "hot_start_offset": topic.hot_start_offset,
+        }
         log.info("released", extra={"fields": fields})
         if outcome.result is Result.APPLIED:
             self.released.add()

@@ -231,6 +231,17 @@ class TopicState(msgspec.Struct, array_like=True):
     def open_segment(self) -> SegmentState:
         return self.segments[-1]
 
+    @property
+    def hot_start_offset(self) -> int:
+        """From where on nodes have the records. What is before that is in the history only: here a reader
+        cuts over."""
+        start = self.open_segment.base_offset
+        for segment in reversed(self.segments[:-1]):
+            if segment.is_released:
+                break
+            start = segment.base_offset
+        return start
+
     def key_of(self, segment: SegmentState) -> str:
         return wal_key(self.name, segment.segment)
 

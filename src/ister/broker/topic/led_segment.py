@@ -259,7 +259,7 @@ class LedSegment:
         if failed is not None:
             failed.close()
         self.resumed = resume(topic, None if recovered.source == NEW else recovered.end_offset)
-        log_opened(identity, recovered, self.resumed)
+        log_opened(identity, recovered, self.resumed, topic.hot_start_offset)
         segment = self.segment = Segment(
             identity,
             recovered,

@@ -57,7 +57,9 @@ def close_files(recovered: OpenedLog) -> None:
     recovered.side.close()
 
 
-def log_opened(identity: SegmentIdentity, recovered: OpenedLog, resumed: Resumed) -> None:
+def log_opened(
+    identity: SegmentIdentity, recovered: OpenedLog, resumed: Resumed, hot_start_offset: int
+) -> None:
     fields = {
         "segment": identity.key,
         "reason": resumed.reason,
@@ -67,6 +69,7 @@ def log_opened(identity: SegmentIdentity, recovered: OpenedLog, resumed: Resumed
         "end": recovered.end_offset,
         "scanned_bytes": recovered.scanned_bytes,
         "cut_bytes": recovered.cut_bytes,
+        "hot_start_offset": hot_start_offset,
     }
     log.info("segment opened", extra={"fields": fields})
 

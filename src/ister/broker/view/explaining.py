@@ -19,7 +19,7 @@ from ister.broker.topic.location import (
 from ister.broker.topic.topic_log import TopicLog
 from ister.errors import IsterError
 from ister.frame import FRAME_LIMIT, Frame, decode
-from ister.metadata.state import SegmentState, TopicState
+from ister.metadata.state import SegmentState
 from ister.protocol.history import Explanation
 from ister.protocol.peer import node_of
 
@@ -44,21 +44,11 @@ def tier_of(found: Location, topic: TopicLog, offset: int) -> str:
             return "trimmed"
 
 
-def hot_start_offset(topic: TopicState) -> int:
-    """From where on nodes have the records: everything before that is in the history only."""
-    start = topic.open_segment.base_offset
-    for segment in reversed(topic.segments[:-1]):
-        if segment.is_released:
-            break
-        start = segment.base_offset
-    return start
-
-
 async def explain(topic: TopicLog, offset: int, read: Callable[[int], Awaitable[bytes]]) -> Explanation:
     """`read` has the frames from one that holds an offset on, wherever they are."""
     found = topic.places.locate(offset)
     told = Explanation(
-        topic.state.name, offset, tier_of(found, topic, offset), hot_start_offset(topic.state), [], []
+        topic.state.name, offset, tier_of(found, topic, offset), topic.state.hot_start_offset, [], []
     )
     segment = topic.state.holding(offset)
     if segment is None or isinstance(found, Trimmed):
