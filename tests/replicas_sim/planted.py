@@ -237,7 +237,6 @@ def a_copy_is_repaired_from_a_corrupt_one() -> Planted:
 
 
 FOUND_BY_SEEDS: dict[Plant, int] = {
-    a_second_fsync_is_believed: 20,
     the_commit_is_counted_before_the_follower_has_synced: 1,
     a_fence_needs_no_begun_recovery: 1,
 }

@@ -106,6 +106,25 @@ def a_leader_is_started_again_before_its_own_disk_has_what_a_follower_has() -> N
     play(script, failover_after_ms=20_000)  # nobody but itself sees that it is gone
 
 
+def a_leader_fails_to_sync_what_one_follower_has() -> None:
+    """P1: one follower is cut off, so that the leader's own copy counts, and that one was not synced."""
+
+    async def script(world: World) -> None:
+        leader, (_, behind) = await world.make_topic()
+        path = world.path(world.segment())
+        async with world.at(leader) as log:
+            await world.send(log, "t", b"1")
+            world.cut(leader, behind)
+            world.nodes[leader].disk.faults.add("sync", prefix=path, count=1)
+            sending = asyncio.ensure_future(world.send(log, "t", b"2"))
+            await asyncio.sleep(5)
+            world.network.heal()
+            await sending
+        await world.judge("t")
+
+    play(script, seed=1)  # its dice let nothing of it reach the platter
+
+
 def an_append_is_sent_again_while_nobody_answers_its_leader() -> None:
     """A5: the frame is in the leader's log and nowhere else when its repeat comes; then that one is lost."""
 

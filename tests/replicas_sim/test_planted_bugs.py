@@ -22,6 +22,7 @@ SCHEDULES: dict[Plant, Callable[[], None]] = {
     planted.a_duplicate_is_acknowledged_before_its_original_is_committed: (
         schedules.an_append_is_sent_again_while_nobody_answers_its_leader
     ),
+    planted.a_second_fsync_is_believed: schedules.a_leader_fails_to_sync_what_one_follower_has,
     planted.a_fence_is_not_durable: schedules.a_fenced_replica_loses_power_before_the_seal,
     planted.the_longest_is_chosen_among_too_few: schedules.the_coordinator_is_behind_and_alone,
     planted.a_copy_is_repaired_from_a_corrupt_one: (
