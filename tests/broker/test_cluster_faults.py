@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from tests.cluster_world import PEER_PORT, World, WorldNode, read_all, run_story
 from tests.holes.cluster_plants import check_line, make_topic, numbers, raw_client, until, when_applied
 
 from ister.errors import DataDirectoryError, IsterError, NodeUnreachable, UnknownTopic
 from ister.metadata.commands import Command, OpenedSegment, SealSegment
 from ister.testing import Loss
+from ister.testing.cluster import PEER_PORT, World, WorldNode, read_all, run_story
 
 MOMENTS: dict[str, type[Command] | None] = {
     "when its segment begins to drain": None,

@@ -6,7 +6,6 @@ import asyncio
 from copy import deepcopy
 
 import pytest
-from tests.cluster_world import PEER_PORT, World, read_all, run_story
 
 from ister.broker.topic.sealing import make_seal
 from ister.errors import (
@@ -19,6 +18,7 @@ from ister.errors import (
     UnknownTopic,
 )
 from ister.protocol.peer import node_of
+from ister.testing.cluster import PEER_PORT, World, read_all, run_story
 
 
 def test_any_node_takes_appends_and_reads_of_any_topic() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.cluster_world import World, read_all, run_story
 
 from ister.client.sequencer import Identity, Sequencer
 from ister.errors import DuplicateSequence, IsterError, MessageTooLarge, UnexpectedOffset, UnknownTopic
 from ister.frame import Frame, decode, encode
+from ister.testing.cluster import World, read_all, run_story
 
 
 def test_of_several_writers_that_expect_one_offset_one_wins_through_any_node() -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.cluster_world import World, run_story
 
 import ister
 from ister.client.sequencer import Identity, Sequencer
 from ister.columns import Codec
 from ister.errors import IsterError, UnknownProducer
+from ister.testing.cluster import World, run_story
 from ister.wal.producers import ProducerTable
 
 CROWD = 1600

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from broker_helpers import Answer, RawClient, request
-from tests.cluster_world import CLIENT_PORT, World, run_story
 
 from ister.frame import frames_in
 from ister.protocol.codec import decode_header
 from ister.protocol.messages import Fetch, FetchAnswer, Kind
+from ister.testing.cluster import CLIENT_PORT, World, run_story
 
 LONG_MS = 60_000
 

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import pytest
 from broker_helpers import RawClient
-from tests.cluster_world import CLIENT_PORT, World, WorldNode, run_story
 
 import ister
 from ister.client.reader import reading_key
@@ -16,6 +15,7 @@ from ister.frame import encode, frames_in
 from ister.metadata.commands import Command, Outcome, SealSegment
 from ister.protocol.codec import decode_header, encode_header, encode_message
 from ister.protocol.messages import LATEST, Append, Fetch, Kind, ListOffsets, ListOffsetsAnswer
+from ister.testing.cluster import CLIENT_PORT, World, WorldNode, run_story
 
 LIMIT = 10
 FULL = 4 * LIMIT

@@ -8,7 +8,6 @@ from random import Random
 import msgspec
 import pytest
 from tests.broker.broker_helpers import RawClient, frame_of
-from tests.cluster_world import CLIENT_PORT, PEER_PORT, World, read_all, run_story
 
 import ister
 from ister import callers
@@ -17,6 +16,7 @@ from ister.peers import MAX_STRANGERS
 from ister.protocol.codec import PREFIX, encode_header, encode_message, encode_preamble
 from ister.protocol.messages import Hello, Kind
 from ister.protocol.peer import NodeAddress, PeerHello, PeerKind, Removed, encode_peer_preamble
+from ister.testing.cluster import CLIENT_PORT, PEER_PORT, World, read_all, run_story
 
 
 async def call(world: World, *data: bytes, port: int = PEER_PORT, name: str = "stranger") -> RawClient:

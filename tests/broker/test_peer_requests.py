@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.cluster_world import World, run_story
 
 from ister.callers import Callers
 from ister.errors import BadRequest, IsterError, RequestTimeout
 from ister.peer_link import LONGEST_PAUSE_SECONDS, Link
 from ister.protocol.peer import NodeAddress, PeerHello, PeerKind
+from ister.testing.cluster import World, run_story
 
 
 def callers_of(world: World, node_id: int) -> Callers:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.cluster_world import World, read_all, run_story
 
 import ister
 from ister.errors import BuildTooOld
 from ister.metadata.applying import TO_ALL, TO_TOPICS
 from ister.metadata.codec import COMMANDS, CommandSet
 from ister.metadata.commands import DrainNode, ReportCopies, RequestMove, SetPins
+from ister.testing.cluster import World, read_all, run_story
 
 NEW = (RequestMove, SetPins, ReportCopies, DrainNode)
 """What the build before this one did not have, as if."""

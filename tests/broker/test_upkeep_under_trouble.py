@@ -7,7 +7,8 @@ import logging
 from typing import Any
 
 import pytest
-from tests.cluster_world import World, WorldNode, run_story
+
+from ister.testing.cluster import World, WorldNode, run_story
 
 NAMES = [f"t{number}" for number in range(12)]
 DAY = 24 * 3600

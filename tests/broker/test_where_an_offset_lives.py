@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.cluster_world import World, WorldNode, run_story
 from tests.replication.repair_helpers import fill, is_healed, sealed, until
 
 from ister.broker.topic.location import Follower, Here, Location, Remote, Trimmed
+from ister.testing.cluster import World, WorldNode, run_story
 
 
 def test_each_node_finds_an_offset_here_at_another_in_its_copy_or_trimmed() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.cluster_world import World, WorldNode, read_all, run_story
 
 from ister.client.batch import Batch
 from ister.client.sequencer import Sequencer
@@ -13,6 +12,7 @@ from ister.columns import Codec
 from ister.errors import ConnectionFailed
 from ister.protocol.codec import AppendAnswer
 from ister.testing import SimClock, VirtualLoop, simulate
+from ister.testing.cluster import World, WorldNode, read_all, run_story
 
 
 def appended_here(node: WorldNode) -> float:

@@ -20,8 +20,9 @@ from ister.metadata.proposing import Proposals
 from ister.metadata.replicated import ReplicatedMetadata
 from ister.testing import Loss, SimNetwork, VirtualLoop
 from ister.testing.history import History
+from ister.testing.machine import ProcessDied
 from tests.cluster.load import HOSTS, ClusterClients
-from tests.cluster.node import ClusterNode, NodeDied
+from tests.cluster.node import ClusterNode
 
 PLENTY = 1 << 40
 Fault = Callable[[], Awaitable[None]]
@@ -160,7 +161,7 @@ class Nemesis:
                 node.inline_probability = self.dice.choice((0.0, 0.5, 1.0))
                 try:
                     await node.start()
-                except NodeDied:
+                except ProcessDied:
                     pass
                 except (OSError, IsterError) as error:
                     if isinstance(error, JoinFailed) and not self.healed:
@@ -244,7 +245,7 @@ class Nemesis:
         if node.is_up:
             try:
                 await node.stop()
-            except NodeDied:
+            except ProcessDied:
                 pass
         await self._down_for_a_while(node)
 
@@ -412,7 +413,7 @@ class Nemesis:
             try:
                 await node.start(announce=False)
                 await asyncio.sleep(self.dice.choice((0.1, 1.0, 3.0)))
-            except (NodeDied, JoinFailed):
+            except (ProcessDied, JoinFailed):
                 pass
             node.kill()
             if self._may_wipe_who_joins():

@@ -1,13 +1,11 @@
 """A member of a simulated cluster: the real broker and server on a host, a disk and a clock of its own.
 
 The machine stays, its processes come and go: started, stopped, killed, frozen and thawed, and started again.
-Whoever waits for a start or a stop that a kill overtook gets `NodeDied`.
+Whoever waits for a start or a stop that a kill overtook gets `ProcessDied`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 from collections.abc import Callable
 from random import Random
 
@@ -17,7 +15,8 @@ from ister.broker.clients.server import Server
 from ister.broker.node.broker import Broker
 from ister.config import BrokerConfig
 from ister.errors import InvariantBroken, IsterError
-from ister.testing import Loss, MemoryStore, SimClock, SimDisk, SimNetwork, SimProcess, VirtualLoop
+from ister.testing import MemoryStore, SimClock, SimDisk, SimNetwork, VirtualLoop
+from ister.testing.machine import SimMachine
 from ister.testing.object_store import MemoryClient
 from tests.cluster.watch import Watch
 
@@ -26,15 +25,11 @@ PEER_PORT = 6001
 SECRET = "for tests only"
 
 
-class NodeDied(Exception):
-    """The node was killed while somebody waited for it to start or stop."""
-
-
 def host_of(number: int) -> str:
     return f"node-{number}"
 
 
-class ClusterNode:
+class ClusterNode(SimMachine):
     """One machine of the cluster."""
 
     def __init__(
@@ -47,33 +42,30 @@ class ClusterNode:
         store: MemoryStore | None = None,
     ) -> None:
         """`store` is where the history is, of all nodes; None in local mode."""
-        self.loop, self.network, self.watch, self.number = loop, network, watch, number
+        self.watch, self.number = watch, number
         self.name = host_of(number)
+        self._disks = 0
+        super().__init__(loop, network, self.name, self._make_disk(loop))
         self.config = msgspec.structs.replace(
             config, node_id=number, client_host=self.name, peer_host=self.name
         )
-        self.disk = self._make_disk()
         self.clock = SimClock(loop, loop.fork(f"{self.name}-clock"))
-        self.process: SimProcess | None = None
         self.broker: Broker | None = None
         self.server: Server | None = None
-        self.is_up = False
         self.starts = 0
         self.fatal: list[str] = []
         self._store = store
         self._way_to_the_store: MemoryClient | None = None
         self.on_death: Callable[[], None] = lambda: None
         self.inline_probability = 1.0
-        self._disks = 0
         self._deaths_on_earlier_disks = 0
         self._dice: Random = loop.fork(f"{self.name}-inline")
-        self._context = contextvars.copy_context()
         watch.add(number, lambda: self.disk)
 
-    def _make_disk(self) -> SimDisk:
-        self._disks = getattr(self, "_disks", 0) + 1
-        dice = self.loop.fork(f"{self.name}-disk-{self._disks}")
-        return SimDisk(dice, name=self.name, trace=self.loop.trace)
+    def _make_disk(self, loop: VirtualLoop) -> SimDisk:
+        self._disks += 1
+        dice = loop.fork(f"{self.name}-disk-{self._disks}")
+        return SimDisk(dice, name=self.name, trace=loop.trace)
 
     @property
     def deaths(self) -> int:
@@ -92,23 +84,11 @@ class ClusterNode:
     # Life.
 
     async def start(self, *, announce: bool = True) -> None:
-        """Start a process; raises what a broker's start raises, or `NodeDied`.
+        """Start a process; raises what a broker's start raises, or `ProcessDied`.
 
         One that is not announced takes part in the metadata, and nobody can reach it as a client."""
         self.starts += 1
-        process = self.process = SimProcess(self.loop, f"{self.name}-{self.starts}")
-        task = process.start(self._start(announce))
-        await asyncio.wait([task])
-        if task.cancelled() or process is not self.process or not process.alive:
-            if not task.cancelled():
-                task.exception()
-            raise NodeDied
-        try:
-            task.result()
-        except BaseException:
-            self.kill()
-            raise
-        self.is_up = True
+        await self.begin(self._start(announce), f"{self.name}-{self.starts}")
 
     async def _start(self, announce: bool) -> None:
         host, mount, generation = self.network.host(self.name), self.disk.mount(), self.disk.generation
@@ -137,65 +117,29 @@ class ClusterNode:
         broker.commits._may_run_inline = lambda jobs: may(jobs) and dice.random() < probability  # type: ignore[method-assign]
 
     async def stop(self) -> None:
-        """As SIGTERM does; raises `NodeDied` if it was killed meanwhile."""
-        assert self.process is not None and self.server is not None and self.broker is not None
-        process, server, broker = self.process, self.server, self.broker
+        """As SIGTERM does; raises `ProcessDied` if it was killed meanwhile."""
+        assert self.server is not None and self.broker is not None
+        server, broker = self.server, self.broker
         self.loop.trace.note(f"{self.name} stop")
 
         async def work() -> None:
             await server.stop(1.0)
             await broker.stop()
 
-        task = process.start(work())
-        await asyncio.wait([task])
-        if process is not self.process or not process.alive:
-            if not task.cancelled():
-                task.exception()
-            raise NodeDied
-        task.result()
-        self.kill()
+        await self.finish(work())
 
     # Death.
-
-    def kill(self) -> None:
-        """kill -9. The seams first: see `ister.testing.process`."""
-        self.disk.kill()
-        self._end_process(silent=False)
-
-    def lose_power(self, loss: Loss | None = None) -> None:
-        self.disk.crash(loss)
-        self._end_process(silent=True)
-
-    def lose_power_after(self, changes: int) -> None:
-        """In the middle of some coming work on the disk."""
-
-        def then() -> None:
-            self.loop.call_soon(self._end_process, True, context=self._context)
-
-        self.disk.crash_after(changes, then)
 
     def wipe(self, join: str = "") -> None:
         """A dead node gets an empty disk: another member of the cluster from now on (I2). Whoever was in the
         cluster asks those at `join` to let it in again, the founder too: nobody founds one twice (I1)."""
-        assert not self.is_up
         self.loop.trace.note(f"{self.name} wiped")
         roll_loss = self.disk.roll_loss
         self._deaths_on_earlier_disks = self.deaths
-        self.disk = self._make_disk()
+        self.take_disk(self._make_disk(self.loop))
         self.disk.roll_loss = roll_loss
         if join:
             self.config = msgspec.structs.replace(self.config, bootstrap_cluster=False, join=join)
-
-    def freeze(self) -> None:
-        """SIGSTOP."""
-        self.loop.trace.note(f"{self.name} freeze")
-        if self.process is not None:
-            self.process.freeze()
-
-    def thaw(self) -> None:
-        self.loop.trace.note(f"{self.name} thaw")
-        if self.process is not None:
-            self.process.thaw()
 
     def _on_fatal(self, generation: int, error: IsterError) -> None:
         """The real process ends in an orderly way; nobody promised that it gets that far."""
@@ -204,18 +148,8 @@ class ClusterNode:
             if isinstance(error, InvariantBroken):
                 self.watch.history.violated(f"{self.name} died of a defect: {error}")
             self.loop.trace.note(f"{self.name} fatal {error.code}")
-            self.loop.call_soon(self._die_if, generation, context=self._context)
+            self.die_soon()
 
-    def _die_if(self, generation: int) -> None:
-        if generation == self.disk.generation:
-            self.kill()
-
-    def _end_process(self, silent: bool) -> None:
-        self.network.kill(self.name, silent=silent)
-        if self._way_to_the_store is not None:
-            self._way_to_the_store.kill()
-        if self.process is not None:
-            self.process.kill()
-        self.is_up = False
+    def died(self) -> None:
         self.watch.died(self.number)
         self.on_death()

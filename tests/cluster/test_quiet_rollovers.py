@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 from tests.text.test_text_on_a_cluster import talk
 
 

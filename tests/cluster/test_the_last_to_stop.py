@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from tests.cluster_world import World, WorldNode, run_story
+from ister.testing.cluster import World, WorldNode, run_story
 
 DRAIN_SECONDS = 10.0
 

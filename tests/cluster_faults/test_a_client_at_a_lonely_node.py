@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 
 
 @pytest.mark.parametrize("what", ["append", "read", "create", "create2"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.cluster_world import World, read_all, run_story
+from ister.testing.cluster import World, read_all, run_story
 
 DAY = 24 * 3600
 

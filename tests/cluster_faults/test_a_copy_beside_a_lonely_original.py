@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from copy import deepcopy
 
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 
 
 def test_the_older_of_two_starts_stops_once_it_hears_from_the_others() -> None:

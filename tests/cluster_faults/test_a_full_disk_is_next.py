@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from tests.cluster_world import World, read_all, run_story
+from ister.testing.cluster import World, read_all, run_story
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])

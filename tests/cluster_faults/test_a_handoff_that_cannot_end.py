@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ister.errors import IsterError
-from tests.cluster_world import World, WorldNode, run_story
+from ister.testing.cluster import World, WorldNode, run_story
 
 
 async def stuck(world: World) -> tuple[WorldNode, str, str]:

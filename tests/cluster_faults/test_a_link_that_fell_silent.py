@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 
 
 def test_a_silent_connection_is_given_up_and_dialled_again() -> None:

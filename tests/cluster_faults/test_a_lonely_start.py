@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ister.errors import IsterError
 from ister.protocol.messages import Fetch
+from ister.testing.cluster import World, run_story
 from tests.broker.broker_helpers import Answer  # noqa: F401
-from tests.cluster_world import World, run_story
 
 
 def test_a_fetch_at_a_node_that_cannot_know_its_end_is_refused_soon() -> None:

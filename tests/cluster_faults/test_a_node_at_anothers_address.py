@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from ister.errors import IsterError
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 
 
 def test_an_append_that_is_passed_to_the_wrong_node_ends() -> None:

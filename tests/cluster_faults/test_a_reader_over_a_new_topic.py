@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ister.errors import IsterError
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 
 
 def test_a_reader_never_goes_on_in_the_successor_of_its_topic() -> None:

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from ister.protocol.text import encode_frame
+from ister.testing.cluster import CLIENT_PORT, World, run_story
 from tests.broker.broker_helpers import ENOUGH_SECONDS  # noqa: F401
-from tests.cluster_world import CLIENT_PORT, World, run_story
 
 
 class Mute(asyncio.BufferedProtocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 
 
 def test_a_segment_past_its_age_goes_on_while_no_metadata_leader_answers() -> None:

@@ -7,7 +7,7 @@ from unittest import mock
 from ister.errors import IsterError, MetadataContradicts
 from ister.io.disk import read_whole, write_whole
 from ister.testing import SimDisk
-from tests.cluster_world import World, WorldNode, run_story
+from ister.testing.cluster import World, WorldNode, run_story
 
 
 def backup_of(disk: SimDisk, folder: str = "") -> dict[str, bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 
 
 def test_the_connections_of_a_node_that_lost_power_are_let_go() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ister.errors import BadRequest
 from ister.metadata.commands import RemoveNode
-from tests.cluster_world import PEER_PORT, World, run_story
+from ister.testing.cluster import PEER_PORT, World, run_story
 
 
 def test_a_node_that_came_in_on_another_disk_meanwhile_is_not_said_to_be_removed() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.cluster_world import PEER_PORT, World, run_story
+from ister.testing.cluster import PEER_PORT, World, run_story
 
 
 def test_a_node_wiped_after_a_power_cut_comes_back_and_stays() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 
 
 def test_two_changes_of_different_settings_both_hold() -> None:

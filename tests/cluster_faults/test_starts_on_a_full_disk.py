@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from ister.broker.topic.sealing import make_seal
-from tests.cluster_world import World, read_all, run_story
+from ister.testing.cluster import World, read_all, run_story
 
 
 def test_a_seal_of_an_earlier_start_is_refused_though_the_number_of_the_start_was_not_saved() -> None:

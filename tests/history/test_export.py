@@ -9,7 +9,7 @@ from ister.frame import frames_in
 from ister.history.format import read_footer
 from ister.history.names import parse_name
 from ister.metadata.state import SegmentState
-from tests.cluster_world import World, WorldNode, run_story
+from ister.testing.cluster import World, WorldNode, run_story
 from tests.replication.repair_helpers import fill, newest, sealed, until
 
 

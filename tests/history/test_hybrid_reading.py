@@ -10,7 +10,7 @@ from ister.broker.topic.location import Here, History
 from ister.errors import CorruptSegment, IsterError
 from ister.frame import HEADER_SIZE
 from ister.protocol.peer import node_of
-from tests.cluster_world import World, read_all, run_story
+from ister.testing.cluster import World, read_all, run_story
 from tests.history.test_export import all_exported, published
 from tests.replication.repair_helpers import durable, fill, numbers, sealed, until
 

@@ -8,7 +8,7 @@ import pytest
 
 from ister.history.names import parse_name
 from ister.metadata.commands import Command, Outcome, PublishObject, ReleaseCopies
-from tests.cluster_world import World, read_all, run_story
+from ister.testing.cluster import World, read_all, run_story
 from tests.history.test_export import check_objects
 from tests.history.test_hybrid_reading import OLD, all_released, files_are_gone
 from tests.replication.repair_helpers import fill, numbers, until

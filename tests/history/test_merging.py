@@ -13,8 +13,8 @@ from ister.errors import CorruptSegment
 from ister.history import sweeping
 from ister.history.merging import merge, plan_merges
 from ister.history.sweeping import REPLACED_SECONDS
+from ister.testing.cluster import World, read_all, run_story
 from ister.testing.object_store import TIMED_OUT
-from tests.cluster_world import World, read_all, run_story
 from tests.history.merging_helpers import LARGE, compact
 from tests.history.test_export import all_exported
 from tests.history.test_hybrid_reading import all_released, files_are_gone, pass_seconds

@@ -24,7 +24,7 @@ from ister.metadata.commands import Outcome, ReleaseCopies, ReplaceObjects, Resu
 from ister.metadata.copies import listed
 from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.topics import HistoryObject
-from tests.cluster_world import World, read_all, run_story
+from ister.testing.cluster import World, read_all, run_story
 from tests.history.merging_helpers import LARGE, compact
 from tests.history.test_export import all_exported, published
 from tests.history.test_hybrid_reading import OLD, all_released, pass_seconds

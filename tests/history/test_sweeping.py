@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ister.history.names import parse_name
-from tests.cluster_world import World, read_all, run_story
+from ister.testing.cluster import World, read_all, run_story
 from tests.history.test_export import all_exported, published
 from tests.history.test_hybrid_reading import OLD, all_released, pass_seconds
 from tests.replication.repair_helpers import fill, numbers, sealed, until

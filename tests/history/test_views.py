@@ -9,7 +9,7 @@ import pytest
 
 import ister
 from ister.protocol.peer import node_of
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 from tests.history.test_export import all_exported
 from tests.history.test_hybrid_reading import OLD, all_released
 from tests.replication.repair_helpers import fill, sealed, until

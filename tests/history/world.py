@@ -25,8 +25,8 @@ from ister.history.format import read_footer
 from ister.history.names import parse_name
 from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.topics import HistoryObject
+from ister.testing.cluster import World
 from ister.testing.object_store import LOST_RACE, THROTTLED, TIMED_OUT
-from tests.cluster_world import World
 from tests.history.merging_helpers import compact
 from tests.replication.repair_helpers import newest, until
 from tests.simulation.seeded import SeededRun, Summary

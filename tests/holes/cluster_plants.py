@@ -1,6 +1,6 @@
 """The ancestors' mistakes at a seal, put into a cluster on purpose, and the scenarios that must see them.
 
-A scenario runs against `tests.cluster_world`; without a plant it holds, with its plant it fails. That is how
+A scenario runs against `ister.testing.cluster`; without a plant it holds, with its plant it fails: so
 the tests of the holes know that they look in the right place.
 """
 
@@ -18,11 +18,11 @@ from ister.metadata.applying import TO_TOPICS
 from ister.metadata.commands import Command, Outcome, SealSegment
 from ister.metadata.state import ClusterState, TopicState
 from ister.protocol.codec import decode_appended
+from ister.testing.cluster import CLIENT_PORT, World, WorldNode, read_all
 from ister.wal.group_commit import FlushJob
 from ister.wal.leases import Leases
 from ister.wal.segment import Segment
 from tests.broker.broker_helpers import RawClient, append_request, frame_of
-from tests.cluster_world import CLIENT_PORT, World, WorldNode, read_all
 
 # What a scenario needs.
 

@@ -27,10 +27,10 @@ from ister.metadata.copies import listed
 from ister.metadata.moves import MoveReason, Moves, MoveState
 from ister.metadata.state import SegmentState, TopicState
 from ister.testing import Loss
+from ister.testing.cluster import World, read_all, run_story
 from ister.wal.group_commit import FlushJob
 from ister.wal.opening import create
 from ister.wal.segment import Segment
-from tests.cluster_world import World, read_all, run_story
 from tests.history.test_export import published
 from tests.history.test_hybrid_reading import OLD, all_released
 from tests.holes import cluster_plants, replica_plants

@@ -17,8 +17,8 @@ from ister.metadata.commands import SealSegment
 from ister.protocol.peer import node_of
 from ister.replication.recovery.recovering import Attempt
 from ister.replication.stream.progress import Progress
+from ister.testing.cluster import World, WorldNode
 from ister.wal.segment import Segment
-from tests.cluster_world import World, WorldNode
 from tests.holes.cluster_plants import check_line, fill, numbers, until, when_applied
 from tests.text.test_text_on_a_cluster import talk
 

@@ -22,8 +22,8 @@ from ister.metadata.changes import Change, StateAt
 from ister.metadata.commands import CreateTopic
 from ister.protocol.messages import AlterTopic, Kind
 from ister.testing import Loss
+from ister.testing.cluster import World, WorldNode, read_all, run_story
 from tests.broker.broker_helpers import RawClient, frame_of
-from tests.cluster_world import World, WorldNode, read_all, run_story
 from tests.holes import cluster_plants as plants
 from tests.holes.cluster_plants import fill, numbers
 

@@ -16,7 +16,7 @@ from ister.errors import (
 )
 from ister.protocol.peer import node_of
 from ister.testing import Loss
-from tests.cluster_world import World, read_all, run_story
+from ister.testing.cluster import World, read_all, run_story
 from tests.holes import cluster_plants as plants
 from tests.holes.cluster_plants import fill, numbers
 

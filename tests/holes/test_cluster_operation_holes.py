@@ -22,8 +22,8 @@ from ister.metadata.commands import Outcome
 from ister.protocol.messages import Control, Kind
 from ister.protocol.peer import PeerKind, node_of
 from ister.testing import Loss
+from ister.testing.cluster import PEER_PORT, World, WorldNode, read_all, run_story
 from tests.broker.broker_helpers import Node, RawClient, append_request, frame_of, on_real_disk, refusal
-from tests.cluster_world import PEER_PORT, World, WorldNode, read_all, run_story
 from tests.holes import cluster_plants as plants
 from tests.holes.cluster_plants import fill, numbers
 

@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from ister.errors import IsterError, NodeUnreachable, RequestTimeout
-from tests.cluster_world import run_story
+from ister.testing.cluster import run_story
 from tests.holes import replica_plants as plants
 from tests.holes.replica_plants import Dies
 

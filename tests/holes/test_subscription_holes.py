@@ -8,8 +8,8 @@ import pytest
 
 from ister.errors import OffsetOutOfRange
 from ister.metadata.commands import FlushRow, FlushSubscriptions
+from ister.testing.cluster import World, run_story
 from tests.broker.broker_helpers import SimNode, simulated
-from tests.cluster_world import World, run_story
 from tests.subscriptions.test_consuming import append, connect
 
 

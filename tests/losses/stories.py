@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import ister
 from ister.errors import RecordsLost
 from ister.protocol.recovery import TopicRecovery
-from tests.cluster_world import World, WorldNode
+from ister.testing.cluster import World, WorldNode
 
 
 def numbers(count: int, first: int = 0) -> list[bytes]:

@@ -11,7 +11,7 @@ import pytest
 from ister.broker.topic.location import Unavailable
 from ister.errors import BadRequest, JoinFailed, RecordsLost
 from ister.metadata.commands import SetReplicas
-from tests.cluster_world import World, WorldNode, run_story
+from ister.testing.cluster import World, WorldNode, run_story
 from tests.losses.stories import numbers, settled_leader, up_to_the_loss, values_from
 
 RECORDS = 4

@@ -8,7 +8,7 @@ import pytest
 
 import ister
 from ister.errors import RecordsLost
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 from tests.losses.stories import give_up, killed_leader, numbers, others, settled_leader
 
 

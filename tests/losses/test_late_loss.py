@@ -12,7 +12,7 @@ from ister.errors import BadRequest
 from ister.metadata.commands import AcceptLoss
 from ister.replication.recovery.failover import Phase
 from ister.replication.recovery.recovering import Attempt
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 from tests.losses.stories import others, waiting
 from tests.losses.test_several_replicas import SETTINGS, left_behind
 

@@ -9,7 +9,7 @@ import pytest
 
 from ister.broker.topic.sealing import HARD_CAP, MOST_RECORDS_IN_A_FRAME
 from ister.errors import NodeUnreachable
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 from tests.losses.stories import (
     aside,
     give_up,

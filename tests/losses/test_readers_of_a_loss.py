@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ister.errors import RecordsLost
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 from tests.losses.stories import (
     aside,
     give_up,

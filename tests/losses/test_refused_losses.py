@@ -9,7 +9,7 @@ import pytest
 
 from ister.errors import BadRequest, IsterError
 from ister.metadata.state import LostRange
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 from tests.losses.stories import (
     killed_leader,
     numbers,

@@ -13,7 +13,7 @@ from ister.broker.topic.location import GivenUp
 from ister.errors import BadRequest, RecordsLost, UnknownProducer
 from ister.protocol.peer import node_of
 from ister.replication.copies.copying import Copied
-from tests.cluster_world import World, WorldNode, run_story
+from ister.testing.cluster import World, WorldNode, run_story
 from tests.losses.stories import aside, give_up, numbers, others, up_to_the_loss, values_from, waiting
 
 

@@ -10,7 +10,7 @@ import pytest
 from ister.errors import BadRequest, RecordsLost
 from ister.protocol.messages import Problem
 from ister.protocol.recovery import TopicRecovery
-from tests.cluster_world import World, WorldNode, run_story
+from ister.testing.cluster import World, WorldNode, run_story
 from tests.losses.stories import cut_off, numbers, up_to_the_loss, values_from
 from tests.losses.test_several_replicas import SETTINGS, Split, split
 from tests.replication.repair_helpers import is_healed, until

@@ -10,7 +10,7 @@ from ister.errors import BadRequest
 from ister.protocol.messages import Kind
 from ister.protocol.peer import AdminRequest
 from ister.protocol.replication import Fence, FenceAnswer
-from tests.cluster_world import World, WorldNode, run_story
+from ister.testing.cluster import World, WorldNode, run_story
 from tests.losses.stories import waiting
 from tests.losses.test_several_replicas import SETTINGS, left_behind
 

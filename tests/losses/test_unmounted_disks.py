@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ister.errors import JoinFailed
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 from tests.losses.stories import numbers
 from tests.losses.test_several_replicas import SETTINGS, Split, left_behind
 

@@ -8,7 +8,7 @@ import errno
 import pytest
 
 from ister.errors import BadRequest
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 from tests.losses.stories import killed_leader, others, waiting
 from tests.losses.test_several_replicas import SETTINGS, left_behind
 

@@ -7,7 +7,7 @@ import asyncio
 from ister.metadata.changes import Change, Changes, StateAt
 from ister.metadata.commands import Outcome, Result
 from ister.testing import VirtualLoop, simulate
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 
 
 def change(index: int) -> Change:

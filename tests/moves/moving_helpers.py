@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import ister
 from ister.protocol.moves import MoveDescription
-from tests.cluster_world import World
+from ister.testing.cluster import World
 
 
 async def ended(log: ister.Log, move: int) -> MoveDescription:

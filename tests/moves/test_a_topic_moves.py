@@ -8,7 +8,7 @@ import pytest
 
 from ister.errors import BadRequest
 from ister.metadata.moves import MoveReason
-from tests.cluster_world import World, read_all, run_story
+from ister.testing.cluster import World, read_all, run_story
 from tests.moves.moving_helpers import a_node_other_than, ended, moved, written
 
 

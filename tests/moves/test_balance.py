@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.cluster_world import World, read_all, run_story
+from ister.testing.cluster import World, read_all, run_story
 from tests.moves.moving_helpers import ended, moved
 
 QUICK = {"balance_threshold_percent": 10, "balance_min_topic_age_ms": 0, "balance_cooldown_ms": 0}

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from ister.failpoints import Step
-from tests.cluster_world import World, WorldNode, read_all, run_story
+from ister.testing.cluster import World, WorldNode, read_all, run_story
 from tests.moves.moving_helpers import ended, open_segments, written
 
 VICTIMS: dict[str, Callable[[World, WorldNode, WorldNode], WorldNode]] = {

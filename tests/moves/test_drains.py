@@ -9,7 +9,7 @@ import pytest
 import ister
 from ister.errors import BadRequest
 from ister.protocol.moves import DrainDescription
-from tests.cluster_world import World, read_all, run_story
+from ister.testing.cluster import World, read_all, run_story
 from tests.moves.moving_helpers import written
 from tests.replication.repair_helpers import is_healed, sealed, until
 

@@ -16,7 +16,7 @@ import ister
 from ister.failpoints import Step
 from ister.metadata.commands import PublishObject, ReleaseCopies, Result
 from ister.metadata.moves import MoveStage
-from tests.cluster_world import World, WorldNode, read_all, run_story
+from ister.testing.cluster import World, WorldNode, read_all, run_story
 from tests.moves.moving_helpers import a_node_other_than, ended, moved
 from tests.replication.repair_helpers import durable, numbers, sealed, until
 

@@ -6,7 +6,7 @@ from unittest import mock
 
 from ister.errors import BadRequest, IsterError
 from ister.metadata.moves import Moves
-from tests.cluster_world import World, read_all, run_story
+from ister.testing.cluster import World, read_all, run_story
 from tests.moves.test_a_topic_moves import test_a_move_cancelled_before_the_seal_leaves_the_topic_where_it_is
 from tests.planting import shows
 

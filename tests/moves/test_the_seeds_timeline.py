@@ -14,7 +14,7 @@ import asyncio
 import pytest
 
 import ister
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 from tests.moves.moving_helpers import a_node_other_than, moved
 
 

@@ -7,7 +7,7 @@ import pytest
 from ister.broker.topic.resuming import Reason, resume
 from ister.errors import InvariantBroken
 from ister.metadata.commands import OpenedSegment, TrimTopic
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 from tests.metadata.chains import ONE, TWO, accept_loss, apply, create, node, seal, state_after, the_topic
 from tests.moves.moving_helpers import a_node_other_than, moved
 

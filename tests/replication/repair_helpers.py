@@ -10,7 +10,7 @@ from ister.errors import CorruptFrame
 from ister.frame import frames_in
 from ister.metadata.state import SegmentState
 from ister.protocol.peer import node_of
-from tests.cluster_world import PEER_PORT, World, WorldNode
+from ister.testing.cluster import PEER_PORT, World, WorldNode
 
 
 def numbers(count: int, first: int = 0) -> list[bytes]:

@@ -13,7 +13,7 @@ import pytest
 from ister.callers import Caller
 from ister.protocol.replication import Replicated
 from ister.replication.stream import follower
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 from tests.replication.test_three_replicas import agree, numbers
 
 

@@ -8,7 +8,7 @@ import errno
 import pytest
 
 from ister.errors import IsterError
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 
 
 @pytest.mark.parametrize("readers", [0, 8])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 from tests.replication.test_follower_reads import followers
 from tests.replication.test_three_replicas import agree, numbers
 

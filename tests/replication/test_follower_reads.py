@@ -14,13 +14,13 @@ from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.messages import Fetch, FetchAnswer, Kind
 from ister.protocol.replication import Replicated
 from ister.testing import VirtualLoop, simulate
+from ister.testing.cluster import World, WorldNode, run_story
 from ister.wal.followed import FollowedSegment
 from ister.wal.group_commit import GroupCommit
 from ister.wal.leases import Leases
 from ister.wal.opening import recover
 from ister.wal.segment import FsyncPolicy
 from ister.wal.tail import HotTail
-from tests.cluster_world import World, WorldNode, run_story
 from tests.replication.log_helpers import IDENTITY, leader_frames, new_disk, put_log
 from tests.replication.test_three_replicas import agree, numbers
 

@@ -7,7 +7,7 @@ import errno
 
 import ister
 from ister.protocol.messages import Problem
-from tests.cluster_world import World, WorldNode, run_story
+from ister.testing.cluster import World, WorldNode, run_story
 from tests.replication.test_follower_reads import followers, stop_sending
 from tests.replication.test_three_replicas import agree, numbers
 from tests.replication.test_what_people_see import problems, segments, until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.cluster_world import World, WorldNode, run_story
+from ister.testing.cluster import World, WorldNode, run_story
 from tests.replication.test_three_replicas import agree, numbers
 
 QUORUM_TIMEOUT_SECONDS = 10

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from ister.client.connection import Connection
-from tests.cluster_world import World, WorldNode, run_story
+from ister.testing.cluster import World, WorldNode, run_story
 from tests.replication.test_three_replicas import agree, numbers
 
 WITHIN_SECONDS = 7.0

@@ -10,7 +10,7 @@ from ister import callers
 from ister.protocol.codec import MAX_MESSAGE_BYTES
 from ister.replication.copies import copying
 from ister.replication.stream import leader
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 
 KIB = 1024
 

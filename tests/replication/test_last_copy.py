@@ -16,7 +16,7 @@ from ister.frame import HEADER_SIZE
 from ister.metadata.commands import SetReplicas
 from ister.metadata.state import SegmentState
 from ister.replication.copies import leaving, sealed_copies
-from tests.cluster_world import PEER_PORT, World, WorldNode, run_story
+from ister.testing.cluster import PEER_PORT, World, WorldNode, run_story
 from tests.losses.stories import aside
 from tests.replication.repair_helpers import (
     fill,

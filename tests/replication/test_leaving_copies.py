@@ -21,7 +21,7 @@ from ister.replication.copies.leaving import LeavingCopies
 from ister.replication.copies.sealed_copies import SealedCopies
 from ister.replication.copies.wholeness import Said
 from ister.replication.places import Place
-from tests.cluster_world import World, WorldNode, run_story
+from ister.testing.cluster import World, WorldNode, run_story
 from tests.losses.stories import aside
 from tests.replication.repair_helpers import (
     durable,

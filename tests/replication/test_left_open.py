@@ -10,7 +10,7 @@ from ister.protocol.replication import Fence, FenceAnswer
 from ister.raft import driver
 from ister.replication.places import Place
 from ister.replication.stream.follower import Known
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 from tests.losses.stories import others, waiting
 from tests.losses.test_several_replicas import SETTINGS, left_behind
 from tests.replicas_sim import small

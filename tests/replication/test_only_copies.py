@@ -13,7 +13,7 @@ from ister.metadata.state import SegmentState
 from ister.replication.copies import only_copies
 from ister.replication.copies.only_copies import OnlyCopies
 from ister.replication.places import Place
-from tests.cluster_world import World, WorldNode, run_story
+from ister.testing.cluster import World, WorldNode, run_story
 from tests.replication.repair_helpers import (
     fill,
     has_files,

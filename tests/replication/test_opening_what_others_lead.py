@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from ister.errors import CorruptSegment
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 from tests.replication.repair_helpers import fill, until
 
 LOUD = logging.WARNING

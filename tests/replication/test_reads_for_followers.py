@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from tests.cluster_world import World, WorldNode, run_story
+from ister.testing.cluster import World, WorldNode, run_story
 from tests.replication.test_three_replicas import agree, numbers
 
 SETTINGS = {"replicas": 3, "hot_tail_bytes": 2000, "replica_lost_ms": 3_600_000, "segment_records": 100_000}

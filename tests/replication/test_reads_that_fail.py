@@ -12,7 +12,7 @@ from ister.client.reader import Place
 from ister.errors import IsterError, StorageFailed
 from ister.metadata.state import SegmentState
 from ister.protocol.replication import ReadLog
-from tests.cluster_world import World, WorldNode, read_all, run_story
+from ister.testing.cluster import World, WorldNode, read_all, run_story
 from tests.replication.repair_helpers import (
     durable,
     fill,

@@ -11,7 +11,7 @@ from ister.errors import SegmentFenced
 from ister.protocol.replication import Fence, FenceAnswer
 from ister.replication.recovery.failover import Recovery
 from ister.replication.recovery.failover_events import Begin, Members
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 from tests.replication.test_follower_reads import followers
 from tests.replication.test_three_replicas import numbers
 

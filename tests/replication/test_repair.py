@@ -12,7 +12,7 @@ from ister.metadata.commands import Result, SetReplicas
 from ister.metadata.state import SegmentState
 from ister.protocol.peer import PeerKind
 from ister.replication.copies import guests, repair
-from tests.cluster_world import World, WorldNode, read_all, run_story
+from ister.testing.cluster import World, WorldNode, read_all, run_story
 from tests.replication.repair_helpers import (
     come_back_wiped,
     fill,

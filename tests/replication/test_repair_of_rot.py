@@ -12,8 +12,8 @@ from ister.frame import HEADER_SIZE, FrameHeader, decode_header
 from ister.protocol.peer import node_of
 from ister.replication.copies.sealed_copies import Finished, SealedCopies
 from ister.replication.places import Place
+from ister.testing.cluster import World, WorldNode, run_story
 from ister.wal.reader import plan_read
-from tests.cluster_world import World, WorldNode, run_story
 from tests.replication.repair_helpers import (
     durable,
     fill,

@@ -11,7 +11,7 @@ from ister.metadata.commands import Command, RemoveNode, Result
 from ister.replication.copies import repair
 from ister.replication.copies.completing import Completions
 from ister.replication.places import Place
-from tests.cluster_world import PEER_PORT, World, WorldNode, run_story
+from ister.testing.cluster import PEER_PORT, World, WorldNode, run_story
 from tests.replication.repair_helpers import come_back_wiped, fill, is_healed, sealed, until
 
 

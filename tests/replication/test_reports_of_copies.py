@@ -8,7 +8,7 @@ from unittest import mock
 from ister.errors import RequestTimeout
 from ister.metadata.commands import Command, Outcome, ReportCopies, Reported, SealSegment
 from ister.metadata.state import SegmentState
-from tests.cluster_world import World, WorldNode, run_story
+from ister.testing.cluster import World, WorldNode, run_story
 from tests.replication.repair_helpers import fill, newest, path_of, sealed, until
 
 

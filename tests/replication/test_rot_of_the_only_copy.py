@@ -11,7 +11,7 @@ import ister
 from ister.errors import CorruptSegment
 from ister.frame import HEADER_SIZE, frames_in
 from ister.metadata.state import SegmentState
-from tests.cluster_world import World, WorldNode, read_all, run_story
+from ister.testing.cluster import World, WorldNode, read_all, run_story
 from tests.replication.repair_helpers import durable, fill, holders, numbers, path_of, sealed, until
 
 FRAME = 80

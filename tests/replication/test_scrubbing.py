@@ -10,7 +10,7 @@ from ister.broker.topic.location import Here
 from ister.errors import CorruptFrame, CorruptSegment, IsterError
 from ister.frame import HEADER_SIZE
 from ister.metadata.state import SegmentState
-from tests.cluster_world import World, WorldNode, read_all, run_story
+from ister.testing.cluster import World, WorldNode, read_all, run_story
 from tests.replication.repair_helpers import (
     durable,
     fill,

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ister.errors import BadRequest
-from tests.cluster_world import World, read_all, run_story
+from ister.testing.cluster import World, read_all, run_story
 from tests.replication.repair_helpers import fill, is_healed, numbers, until
 
 

@@ -7,7 +7,7 @@ import asyncio
 from ister.errors import IsterError
 from ister.frame import admit, encode
 from ister.io.clock import monotonic
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 
 
 class _Answers:

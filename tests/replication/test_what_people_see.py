@@ -9,7 +9,7 @@ import ister
 from ister.broker.node import replication_metrics
 from ister.protocol.messages import Problem, SegmentDescription
 from ister.replication.places import Place
-from tests.cluster_world import World, WorldNode, run_story
+from ister.testing.cluster import World, WorldNode, run_story
 from tests.replication.test_follower_reads import figure, followers, stop_sending
 from tests.replication.test_three_replicas import agree, numbers
 

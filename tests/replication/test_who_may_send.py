@@ -10,9 +10,9 @@ from ister.frame import stamp
 from ister.protocol.codec import encode_header, encode_message
 from ister.protocol.peer import PeerKind, encode_peer_preamble
 from ister.protocol.replication import Replicate
+from ister.testing.cluster import PEER_PORT, World, WorldNode, run_story
 from ister.wal.segment import FsyncPolicy
 from tests.broker.broker_helpers import RawClient, frame_of
-from tests.cluster_world import PEER_PORT, World, WorldNode, run_story
 from tests.holes.cluster_plants import check_line, until
 
 

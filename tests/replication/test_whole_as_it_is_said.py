@@ -7,7 +7,7 @@ from unittest import mock
 
 from ister.protocol.replication import Copy
 from ister.raft import driver
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 from tests.replication.repair_helpers import durable, fill, is_whole, path_of, sealed, until
 
 

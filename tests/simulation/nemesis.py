@@ -11,9 +11,10 @@ from ister.errors import CorruptSegment, IsterError
 from ister.frame import Frame, FrameHeader, decode
 from ister.testing import Loss, SimDisk, SimNetwork, VirtualLoop
 from ister.testing.history import History
+from ister.testing.machine import ProcessDied
 from ister.wal.marks import durable_before
 from tests.simulation.load import Clients
-from tests.simulation.node import HOST, NodeDied, SimNode
+from tests.simulation.node import HOST, SimNode
 
 PLENTY = 1 << 40
 CLIENT_HOSTS = ("client-1", "client-2", "client-3")
@@ -96,7 +97,7 @@ class Nemesis:
                 self.node.inline_probability = self.dice.choice((0.0, 0.5, 1.0))
                 try:
                     await self.node.start()
-                except NodeDied:
+                except ProcessDied:
                     pass
                 except (OSError, IsterError) as error:
                     self.loop.trace.note(f"start failed {type(error).__name__}")
@@ -136,7 +137,7 @@ class Nemesis:
         """Before the n-th change on the disk: between a write and its sync, within a recovery, anywhere."""
         self._excuse_weak()
         generation = self.disk.generation
-        self.node.die_after(self.dice.choice((0, 1, 2, 3, 5, 8, 13, 30)))
+        self.node.lose_power_after(self.dice.choice((0, 1, 2, 3, 5, 8, 13, 30)))
         for _ in range(40):
             await asyncio.sleep(0.1)
             if self.disk.generation != generation:
@@ -147,7 +148,7 @@ class Nemesis:
         if self.node.is_up:
             try:
                 await self.node.stop()
-            except NodeDied:
+            except ProcessDied:
                 pass
 
     # The network.
@@ -236,7 +237,7 @@ class Nemesis:
         async with self._starting:
             try:
                 await self.node.start()
-            except (NodeDied, OSError):
+            except (ProcessDied, OSError):
                 pass  # for another reason
             except IsterError as error:
                 if not isinstance(error, CorruptSegment):

@@ -6,8 +6,6 @@ what is on the platter, which only a simulation can see (PROTOCOL, invariants 1,
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 from collections.abc import Callable
 from random import Random
 
@@ -21,18 +19,15 @@ from ister.errors import InvariantBroken, IsterError
 from ister.frame import HEADER_SIZE, FrameHeader, decode_header
 from ister.metadata.commands import Command, Outcome, Result, SealSegment
 from ister.metadata.state import TopicState
-from ister.testing import Loss, SimClock, SimDisk, SimNetwork, SimProcess, VirtualLoop
+from ister.testing import Loss, SimClock, SimDisk, SimNetwork, VirtualLoop
 from ister.testing.history import History
+from ister.testing.machine import SimMachine
 from ister.wal.producers import ProducerRow, ProducerTable
 from ister.wal.sink import Sink
 
 HOST = "broker"
 PORT = 9091
 ADDRESS = f"{HOST}:{PORT}"
-
-
-class NodeDied(Exception):
-    """The node was killed while somebody waited for it to start or stop."""
 
 
 class Watch:
@@ -149,45 +144,30 @@ class _WatchingSink:
         self._sink.refused(token, error)
 
 
-class SimNode:
+class SimNode(SimMachine):
     """One broker machine: its disk and clock stay, its processes come and go."""
 
     def __init__(
         self, loop: VirtualLoop, network: SimNetwork, disk: SimDisk, config: BrokerConfig, history: History
     ) -> None:
-        self.loop, self.network, self.disk, self.config = loop, network, disk, config
+        super().__init__(loop, network, HOST, disk)
+        self.config = config
         self.clock = SimClock(loop, loop.fork("broker-clock"))
         self.history = history
         self.watch = Watch(disk, history)
         self.broker: Broker | None = None
         self.server: Server | None = None
-        self.process: SimProcess | None = None
-        self.is_up = False
         self.starts = 0
         self.fatal_count = 0
         self.on_death: Callable[[], None] = lambda: None
         self.snapshot_every = 10_000
         self.inline_probability = 1.0
         self._dice: Random = loop.fork("node")
-        self._context = contextvars.copy_context()
 
     async def start(self) -> None:
-        """Start a process; raises what a broker's start raises, or `NodeDied`."""
+        """Start a process; raises what a broker's start raises, or `ProcessDied`."""
         self.starts += 1
-        self.process = SimProcess(self.loop, f"broker-{self.starts}")
-        process = self.process
-        task = process.start(self._start())
-        await asyncio.wait([task])
-        if task.cancelled() or process is not self.process or not process.alive:
-            if not task.cancelled():
-                task.exception()
-            raise NodeDied
-        try:
-            task.result()
-        except BaseException:
-            self.die(Loss.NONE, power=False)
-            raise
-        self.is_up = True
+        await self.begin(self._start(), f"broker-{self.starts}")
 
     async def _start(self) -> None:
         mount = self.disk.mount()
@@ -243,48 +223,26 @@ class SimNode:
             if isinstance(error, InvariantBroken):
                 self.history.violated(f"the node died of a defect: {error}")
             self.loop.trace.note(f"node fatal {error.code}")
-            self.loop.call_soon(self._die_if, generation, context=self._context)
-
-    def _die_if(self, generation: int) -> None:
-        if generation == self.disk.generation:
-            self.die(Loss.NONE, power=False)
+            self.die_soon()
 
     async def stop(self) -> None:
-        """As SIGTERM does; raises `NodeDied` if it was killed meanwhile."""
-        assert self.process is not None and self.server is not None and self.broker is not None
-        generation, server, broker = self.disk.generation, self.server, self.broker
+        """As SIGTERM does; raises `ProcessDied` if it was killed meanwhile."""
+        assert self.server is not None and self.broker is not None
+        server, broker = self.server, self.broker
         self.loop.trace.note("node stop")
 
         async def work() -> None:
             await server.stop(1.0)
             await broker.stop()
 
-        task = self.process.start(work())
-        await asyncio.wait([task])
-        if generation != self.disk.generation:
-            if not task.cancelled():
-                task.exception()
-            raise NodeDied
-        task.result()
-        self.die(Loss.NONE, power=False)
+        await self.finish(work())
 
     def die(self, loss: Loss | None, *, power: bool) -> None:
-        """kill -9, or the end of power. The seams first: see `ister.testing.process`."""
+        """kill -9, or the end of power."""
         if power:
-            self.disk.crash(loss)
+            self.lose_power(loss)
         else:
-            self.disk.kill()
-        self._end_process(silent=power)
+            self.kill()
 
-    def die_after(self, changes: int) -> None:
-        """Power is lost in the middle of some coming work on the disk."""
-        self.disk.crash_after(
-            changes, lambda: self.loop.call_soon(self._end_process, True, context=self._context)
-        )
-
-    def _end_process(self, silent: bool) -> None:
-        self.network.kill(HOST, silent=silent)
-        if self.process is not None:
-            self.process.kill()
-        self.is_up = False
+    def died(self) -> None:
         self.on_death()

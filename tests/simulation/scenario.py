@@ -21,10 +21,11 @@ from ister.config import BrokerConfig
 from ister.errors import CorruptFrame, CorruptSegment
 from ister.testing import Loss, SimDisk, SimNetwork, VirtualLoop
 from ister.testing.checkers import Violation, check_history
+from ister.testing.machine import ProcessDied
 from tests.simulation import load
 from tests.simulation.load import Clients
 from tests.simulation.nemesis import Nemesis
-from tests.simulation.node import HOST, NodeDied, SimNode
+from tests.simulation.node import HOST, SimNode
 from tests.simulation.seeded import FAULT_SECONDS, SeededRun, Summary
 
 LEAST_ROLLOVERS = 3
@@ -130,7 +131,7 @@ class BrokerRun(SeededRun[BrokerSummary]):
         """What is judged is what a new process finds."""
         way = self.dice.randrange(4)
         if way == 0:
-            with contextlib.suppress(NodeDied):
+            with contextlib.suppress(ProcessDied):
                 await self.node.stop()
         elif way == 1:
             self.node.die(Loss.NONE, power=False)

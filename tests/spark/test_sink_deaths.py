@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.cluster_world import World, run_story
 from tests.spark.sink_world import (
     QUERY,
     Died,
@@ -24,6 +23,7 @@ from ister.client.sequencer import Identity
 from ister.errors import IsterError
 from ister.spark.sink.ledger import read_ledger
 from ister.spark.sink.records import producer_id
+from ister.testing.cluster import World, run_story
 
 STEPS = ("before-manifest", "manifest", "half-appended", "appended", "done")
 

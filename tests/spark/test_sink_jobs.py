@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.cluster_world import World, run_story
 from tests.spark.sink_world import Died, commit, dies_at, flat, lines, records_of, stage
 
 import ister
@@ -13,6 +12,7 @@ from ister.errors import StagedRecordsGone, StaleBatch, UnknownTopic
 from ister.spark.sink.committing import Committer
 from ister.spark.sink.origin import Origin, make_stage
 from ister.spark.sink.sweeping import FORGOTTEN_AFTER, UNFINISHED_AFTER, sweep
+from ister.testing.cluster import World, run_story
 
 LITTLE = timedelta(seconds=5)
 

@@ -6,7 +6,6 @@ import asyncio
 
 import msgspec
 import pytest
-from tests.cluster_world import World, run_story
 from tests.spark.sink_world import (
     QUERY,
     Died,
@@ -33,6 +32,7 @@ from ister.errors import (
 from ister.spark.sink.ledger import read_ledger
 from ister.spark.sink.origin import make_ledger
 from ister.spark.sink.records import encode_entry
+from ister.testing.cluster import World, run_story
 
 
 async def cut_short(log: ister.Log, batch: int, count: int, step: str = "half-appended") -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.cluster_world import World, run_story
 from tests.spark.sink_world import QUERY, Died, commit, flat, frame_of, lines, records_of, stage
 
 from ister.errors import IsterError
@@ -13,6 +12,7 @@ from ister.spark.sink.ledger import read_ledger
 from ister.spark.sink.origin import Origin
 from ister.spark.sink.records import Manifest
 from ister.spark.sink.staging import open_stager
+from ister.testing.cluster import World, run_story
 
 BATCHES = 6
 STEPS = ("before-manifest", "manifest", "half-appended", "rebased", "appended", "done")

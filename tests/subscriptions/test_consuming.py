@@ -17,8 +17,8 @@ from ister.errors import (
     SubscriptionExists,
     UnknownSubscription,
 )
+from ister.testing.cluster import World, run_story
 from tests.broker.broker_helpers import Node, SimNode, on_real_disk, simulated
-from tests.cluster_world import World, run_story
 
 
 def connect(node: SimNode, name: str = "client", **options: float) -> ister.Log:

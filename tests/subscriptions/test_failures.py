@@ -9,8 +9,8 @@ import pytest
 
 from ister.errors import BadRequest
 from ister.protocol.subscriptions import FailurePolicy
+from ister.testing.cluster import World, run_story
 from tests.broker.broker_helpers import SimNode, simulated
-from tests.cluster_world import World, run_story
 from tests.subscriptions.test_consuming import append, connect
 
 QUICK = FailurePolicy(max_redeliveries=2, backoff_ms=1000, backoff_max_ms=4000)

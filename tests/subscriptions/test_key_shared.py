@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 
 import ister
 from ister.protocol.subscriptions import FailurePolicy
+from ister.testing.cluster import World, run_story
 from tests.broker.broker_helpers import SimNode, simulated
-from tests.cluster_world import World, run_story
 from tests.subscriptions.test_consuming import connect
 
 KEYS = [b"key-%d" % number for number in range(20)]

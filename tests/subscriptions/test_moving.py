@@ -10,8 +10,8 @@ from ister.cli.lag import subscription_lags
 from ister.cli.terminal import Paint
 from ister.errors import BadRequest, StaleDelivery
 from ister.metadata.commands import FlushRow, FlushSubscriptions, Result
+from ister.testing.cluster import World, run_story
 from tests.broker.broker_helpers import SimNode, simulated
-from tests.cluster_world import World, run_story
 from tests.history.test_hybrid_reading import OLD, all_released, files_are_gone
 from tests.replication.repair_helpers import fill, until
 from tests.subscriptions.test_consuming import append, connect

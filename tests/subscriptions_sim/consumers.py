@@ -8,7 +8,7 @@ from random import Random
 import ister
 from ister.errors import InvariantBroken, IsterError
 from ister.testing import SimClock, SimProcess
-from tests.cluster_world import World
+from ister.testing.cluster import World
 from tests.subscriptions_sim.watch import Watch
 
 

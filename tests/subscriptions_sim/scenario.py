@@ -20,7 +20,7 @@ import ister
 from ister.errors import IsterError
 from ister.protocol.subscriptions import FailurePolicy
 from ister.testing import VirtualLoop
-from tests.cluster_world import World
+from ister.testing.cluster import World
 from tests.simulation.seeded import SeededRun, Summary
 from tests.subscriptions_sim.consumers import Consumers
 from tests.subscriptions_sim.watch import Watch, key_of, wrong

@@ -25,7 +25,7 @@ from ister.metadata.commands import (
 )
 from ister.metadata.topics import SubscriptionState
 from ister.testing.checkers import Violation
-from tests.cluster_world import World, WorldNode
+from ister.testing.cluster import World, WorldNode
 
 
 def wrong(what: str) -> Violation:

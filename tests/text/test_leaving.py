@@ -15,7 +15,7 @@ import pytest
 from ister.broker.node.process import start
 from ister.config import BrokerConfig
 from ister.protocol.text import DRAIN_BYTES, LENGTH, encode_frame
-from tests.cluster_world import CLIENT_PORT, World, run_story
+from ister.testing.cluster import CLIENT_PORT, World, run_story
 from tests.text.test_text_on_a_cluster import TextClient, talk
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ister.broker.text.raft_view import matches_of, raft_object
 from ister.raft import Membership, PeerStatus, ProgressState, RaftStatus, Role
-from tests.cluster_world import World, run_story
+from ister.testing.cluster import World, run_story
 from tests.text.fakes import member
 from tests.text.test_text_on_a_cluster import talk
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.cluster_world import World, read_all, run_story
+from ister.testing.cluster import World, read_all, run_story
 from tests.text.test_text_on_a_cluster import talk
 
 

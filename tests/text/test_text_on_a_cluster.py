@@ -6,7 +6,7 @@ import asyncio
 import json
 import struct
 
-from tests.cluster_world import CLIENT_PORT, World, read_all, run_story
+from ister.testing.cluster import CLIENT_PORT, World, read_all, run_story
 
 
 class TextClient(asyncio.BufferedProtocol):
