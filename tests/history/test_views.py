@@ -42,6 +42,10 @@ def test_the_paths_of_the_document_show_this_system() -> None:
             assert (state["sealed"], state["last_committed_offset"]) == (True, last.end_offset - 1)
             assert state["broker_id"] == node_of(last.sealed_by)
             assert await value(log, "/topics/default/t/delivery") == "Reliable"
+            await log.create_subscription("t", "subs_reliable", start=6)
+            assert (await log.look_up("/topics/default/t/subscriptions")).below == ["subs_reliable"]
+            cursor = "/topics/default/t/subscriptions/subs_reliable/cursor"
+            assert await value(log, cursor) == 5, "the last one that was acknowledged"
             leader = world.leader_of("t").node_id
             assert await value(log, f"/cluster/brokers/{leader}/default/t") is None
             assert not (await log.look_up("/cluster/unassigned/default/t")).is_there

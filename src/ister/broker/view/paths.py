@@ -69,6 +69,8 @@ def _of_topic(topic: TopicState) -> Iterator[Entry]:
     yield f"/topics/{topic.name}/delivery", "Reliable"
     if topic.get_epoch:
         yield f"/topics/{topic.name}/subscriptions/get/cursor", _inclusive(topic.get_offset)
+    for one in topic.subscriptions:
+        yield f"/topics/{topic.name}/subscriptions/{one.name}/cursor", _inclusive(one.cursor)
 
 
 def _of_storage(topic: TopicState, *, has_store: bool) -> Iterator[Entry]:
