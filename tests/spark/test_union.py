@@ -12,6 +12,7 @@ from history_helpers import filled, numbered, objects_of, planned, rows, until_e
 from ister import sync
 from ister.errors import ConfigError, CorruptSegment, OffsetOutOfRange
 from ister.spark.frames import BrokerFrames
+from ister.spark.locating import locate
 from ister.spark.options import parse_stream_options, parse_table_options
 from ister.spark.ranges import HISTORY, HOT, UNION, Loss, OffsetRange
 
@@ -109,3 +110,24 @@ def test_a_tier_that_is_none_is_refused_and_a_stream_has_no_history_alone() -> N
     with pytest.raises(ConfigError, match="this is a stream"):
         parse_stream_options({"subscribe": "t", "read.tier": "history"})
     assert parse_stream_options({"subscribe": "t"}).read.tier == UNION
+
+
+def test_what_was_trimmed_between_two_looks_at_the_topic_is_a_gap_and_not_skipped(
+    kept: sync.Log, keeper: BrokerProcess
+) -> None:
+    """A plan is made of a description of the topic and a list of its history, one after the other."""
+    filled(kept, "two-looks", 3)
+    there = kept.describe_topic("two-looks")
+    (whole,) = planned(keeper.address, "two-looks")
+    kept.trim_topic("two-looks", 20)
+    lives = locate(kept, "two-looks", there.uid, 0, 35, there)
+    assert [(piece.start, piece.end, piece.tier) for piece in lives] == [
+        (0, 20, HOT),
+        (20, 30, HISTORY),
+        (30, 35, HOT),
+    ]
+    late = OffsetRange(whole.topic, whole.uid, 0, 35, lives)
+    for part in (late, OffsetRange(whole.topic, whole.uid, 0, 35)):
+        with pytest.raises(OffsetOutOfRange, match=r"offsets 0 to 19 .* begins at 20"):
+            rows(keeper.address, [part])
+        assert rows(keeper.address, [part], fails=False) == numbered(20, 35)

@@ -47,6 +47,11 @@ def mean_sizes(there: TopicDescription) -> dict[int, float]:
 def pieces_of(
     listed: HistoryList, cluster: str, start: int, end: int, means: Mapping[int, float] | None = None
 ) -> Iterator[Piece]:
+    """All of these offsets, in their order: also those that were trimmed since somebody saw them, which
+    brokers report to who asks. Nothing if there are no segments at all."""
+    begins = listed.entries[0].start_offset if listed.entries else start
+    if start < min(begins, end):
+        yield Piece(0, start, min(begins, end), HOT, (), True)
     for entry, behind in _with_ends(listed.entries, end):
         first, last = max(entry.start_offset, start), min(behind, end)
         found = descriptor_of(listed, entry, cluster)
