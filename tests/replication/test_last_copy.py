@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from contextlib import nullcontext
 from typing import NamedTuple
 from unittest import mock
 
 import pytest
 
-from ister.broker.topic import sealing
 from ister.errors import RecordsLost
 from ister.frame import HEADER_SIZE
-from ister.metadata.commands import SetReplicas
 from ister.metadata.state import SegmentState
-from ister.replication.copies import leaving, sealed_copies
+from ister.replication.copies import sealed_copies
 from ister.testing.cluster import PEER_PORT, World, WorldNode, run_story
 from tests.losses.stories import aside
 from tests.replication.repair_helpers import (
@@ -63,22 +60,15 @@ async def left_with_others(world: World) -> Left:
     return Left(away, segment)
 
 
-@pytest.mark.parametrize("is_counted", [True, False])
-def test_a_copy_that_is_the_last_one_is_offered_by_the_node_that_brings_it_back_and_repaired(
-    is_counted: bool,
-) -> None:
-    """`is_counted` if the metadata knows how many have it; where it does not, the offer makes one (I2)."""
-
+def test_a_copy_that_is_the_last_one_is_offered_by_the_node_that_brings_it_back_and_repaired() -> None:
     async def story(world: World) -> None:
         away, segment = await left_with_others(world)
         async with world.connect() as log:
             with pytest.raises(RecordsLost):
                 await anext(aiter(log.read("t", start=segment.base_offset)))
-        with mock.patch.object(leaving, "SetReplicas", wraps=SetReplicas) as offered:
-            await away.start()
-            await asyncio.sleep(30)
+        await away.start()
+        await asyncio.sleep(30)
         assert is_whole(world, away, segment), "the last copy there is was removed"
-        assert offered.call_args.kwargs == {"confirmed": 0 if is_counted else 1}
         now = next(one for one in sealed(world) if one.uid == segment.uid)
         assert away.member in now.replicas
         await until(lambda: any(one.uid == segment.uid and len(one.replicas) == 2 for one in sealed(world)))
@@ -91,12 +81,11 @@ def test_a_copy_that_is_the_last_one_is_offered_by_the_node_that_brings_it_back_
                 assert [one.value for one in there] == numbers(len(there), segment.base_offset)
                 assert len(there) == (segment.end_offset or 0) - segment.base_offset
 
-    with nullcontext() if is_counted else mock.patch.object(sealing, "acknowledging", return_value=0):
-        run_story(story, **SETTINGS)
+    run_story(story, **SETTINGS)
 
 
-def test_i2_an_offer_beside_a_damaged_copy_says_that_nothing_is_known_of_it() -> None:
-    """The disk of one in the list is gone, which nobody can ask; the other's copy has rotted, and counts."""
+def test_c4_a_copy_beside_a_damaged_one_is_listed_again_and_the_damaged_one_does_not_count() -> None:
+    """The disk of one in the list is gone; the other's copy has rotted."""
 
     async def story(world: World) -> None:
         await fill(world, 6)
@@ -113,10 +102,10 @@ def test_i2_an_offer_beside_a_damaged_copy_says_that_nothing_is_known_of_it() ->
         await gone.start(join=f"{rotten.host}:{PEER_PORT}", join_timeout_ms=60_000, replace_disk=True)
         await rotten.broker.replication.scrubbing.round()
         assert rotten.broker.replication.completions.is_damaged(segment.uid)
-        with mock.patch.object(leaving, "SetReplicas", wraps=SetReplicas) as offered:
-            await away.start()
-            await until(lambda: away.member in replicas_of(world, segment.uid), 60)
-        assert offered.call_args.kwargs == {"confirmed": 1}
+        await away.start()
+        await until(lambda: away.member in replicas_of(world, segment.uid), 60)
+        now = next(one for one in sealed(world) if one.uid == segment.uid)
+        assert rotten.member not in now.whole
         await until(lambda: is_healed(world, copies=2), 1500)
 
     run_story(story, **SETTINGS, scrub_bytes_per_second=1 << 20)

@@ -15,11 +15,10 @@ from ister.errors import StorageFailed
 from ister.metadata.commands import Command, Outcome, Result, SetReplicas
 from ister.protocol.replication import Copy, CopyAnswer
 from ister.raft import driver
-from ister.replication.copies import leaving, repair, sealed_copies
+from ister.replication.copies import last_look, leaving, repair, sealed_copies
 from ister.replication.copies.copying import ASIDE
 from ister.replication.copies.leaving import LeavingCopies
 from ister.replication.copies.sealed_copies import SealedCopies
-from ister.replication.copies.wholeness import Said
 from ister.replication.places import Place
 from ister.testing.cluster import World, WorldNode, run_story
 from tests.losses.stories import aside
@@ -224,13 +223,13 @@ def test_a_copy_that_is_wanted_again_while_it_leaves_is_not_called_whole_without
         await until(lambda: is_healed(world))
         segment = sealed(world)[0]
         away = next(node for node in world.up if node.member == segment.replicas[-1])
-        replication, ask, wanted_again = away.broker.replication, leaving.ask_about, list[bool]()
+        replication, ask, wanted_again = away.broker.replication, last_look.ask_about, list[bool]()
 
-        async def answered_late(node: Any, member: int, place: Place, **named: Any) -> Said:
+        async def answered_late(node: Any, member: int, place: Place, **named: Any) -> bool:
             answer = await ask(node, member, place, **named)
             is_meant = node.member == away.member and place.segment.uid == segment.uid
             is_last = is_meant and member == place.segment.replicas[-1]
-            if is_last and answer is Said.WHOLE and not wanted_again:
+            if is_last and answer and not wanted_again:
                 wanted_again.append(True)
                 async with world.connect() as log, asyncio.timeout(60):
                     await log.alter_topic("t", replicas=3)
@@ -239,7 +238,7 @@ def test_a_copy_that_is_wanted_again_while_it_leaves_is_not_called_whole_without
                     await asyncio.sleep(0.0002)
             return answer
 
-        with mock.patch.object(leaving, "ask_about", answered_late):
+        with mock.patch.object(last_look, "ask_about", answered_late):
             async with world.connect() as log:
                 await log.alter_topic("t", replicas=2)
             await until(lambda: bool(wanted_again), 120)

@@ -67,19 +67,22 @@ def test_a_copy_that_has_disappeared_is_not_called_whole_after_a_start() -> None
 
 
 @pytest.mark.slow
-def test_rot_that_a_start_has_forgotten_costs_no_other_copy_and_is_mended_from_it() -> None:
+@pytest.mark.parametrize("is_found", [True, False], ids=["found before", "found by the last look"])
+def test_rot_costs_no_other_copy_after_a_start_and_is_mended_from_it(is_found: bool) -> None:
     async def story(world: World) -> tuple[bool, bool, bool]:
         alone, away, segment = await left_alone(world)
         path = path_of(world, segment)
         alone.disk.rot(path + ".log", HEADER_SIZE + 5)
         alone.broker.storage.sealed.forget(path)
         completions = alone.broker.replication.completions
-        await until(lambda: completions.is_damaged(segment.uid))  # by the scrub
+        if is_found:
+            await until(lambda: completions.is_damaged(segment.uid))  # by the scrub
+            await asyncio.sleep(1)
         alone.kill()
         await asyncio.sleep(1)
         await alone.start()
         await asyncio.sleep(10)
-        assert not alone.broker.replication.completions.is_damaged(segment.uid)
+        assert alone.broker.replication.completions.is_damaged(segment.uid) == is_found
         await away.start()
         nodes = {node.member: node for node in world.nodes.values()}
 
@@ -96,7 +99,8 @@ def test_rot_that_a_start_has_forgotten_costs_no_other_copy_and_is_mended_from_i
         )
         return is_mended(), is_whole(world, now, segment), is_called_damaged
 
-    assert run_story(story, **SETTINGS, scrub_bytes_per_second=10_000_000) == (True, True, False)
+    rate = 10_000_000 if is_found else 0
+    assert run_story(story, **SETTINGS, scrub_bytes_per_second=rate) == (True, True, False)
 
 
 class _Reads:

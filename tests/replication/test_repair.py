@@ -188,7 +188,7 @@ def test_several_that_repair_the_same_segment_make_one_change(monkeypatch: pytes
         assert sum(one.repaired.value for one in repairs) <= len(sealed(world))
         await asyncio.sleep(guests.UNASKED_SECONDS + 2 * guests.SWEEP_SECONDS)
         for segment in sealed(world):  # and nobody keeps what it copied in vain
-            for node in world.up:
+            for node in world.up if not segment.is_empty else ():
                 assert has_files(world, node, segment) == (node.member in segment.replicas)
 
     run_story(story, nodes=5, replicas=3, segment_records=4, repair_after_ms=5_000)

@@ -18,7 +18,6 @@ from ister.io.object_store import ObjectStore
 from ister.metadata.state import TopicState
 from ister.metadata.store import MetadataStore
 from ister.metrics import Registry
-from ister.replication.copies.wholeness import Said
 from ister.replication.places import Place
 
 log = logging.getLogger("ister.history")
@@ -77,19 +76,20 @@ class History:
         metrics.add(self.sweeping.deleted)
         metrics.add(self.releasing.released, reader.reads, reader.bytes, reader.hits, reader.cached)
 
-    async def look_at(self, place: Place) -> Said:
-        """Whether the object of a segment is there, for who is about to remove a copy (C4)."""
+    async def look_at(self, place: Place) -> bool | None:
+        """Whether the object of a segment is there, for who is about to remove a copy (C4). None if it is in
+        no history."""
         topic, segment = place.topic, place.segment
         if segment.history is None:
-            return Said.NOT_KNOWN
+            return None
         wanted = Wanted(place.identity.key, exported(self.cluster_id(), topic, segment), segment.history)
         try:
             await self.reader.check_is_there(wanted)
         except (CorruptSegment, ObjectNotFound) as error:
             log.error("a copy of %s stays: %s", place.identity.key, error.message)
             self.suspecting.add(topic.uid, segment.uid)
-            return Said.DAMAGED
-        return Said.WHOLE
+            return False
+        return True
 
     def start(self, spawn: Callable[[Awaitable[None]], None]) -> None:
         """This start is announced."""

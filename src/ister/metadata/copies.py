@@ -36,11 +36,15 @@ MAX_ENTRIES = 1000
 # What follows from it.
 
 
+def needed(replicas: Sequence[int], staying: Sequence[int]) -> int:
+    """How many whole copies a list needs, of which these stay in the cluster (C3)."""
+    return max(1, min(acknowledging(len(replicas)), len(staying)))
+
+
 def is_enough(segment: SegmentState, replicas: Sequence[int], staying: Sequence[int]) -> bool:
     """C3: whether a segment's records are safe with those of its new list who stay in the cluster: Q of that
     list are known to have all of it, or all that are left where those are fewer, and at least one."""
-    whole = sum(map(segment.is_whole_at, staying))
-    return whole >= max(1, min(acknowledging(len(replicas)), len(staying)))
+    return sum(map(segment.is_whole_at, staying)) >= needed(replicas, staying)
 
 
 def may_leave(segment: SegmentState, member: int, replicas: Sequence[int], staying: Sequence[int]) -> bool:

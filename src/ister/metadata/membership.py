@@ -55,6 +55,9 @@ log = logging.getLogger("ister.metadata")
 MAX_VOTERS = 7
 RECONCILE_SECONDS = 0.25
 TRANSFER_SECONDS = 5.0
+REPORT_SECONDS = 3.0
+"""A disk may not take another's place while too few are known to have what that had. Of what was sealed a
+moment ago they say so about now: a refusal is believed when it lasts."""
 REPLACE_HINT = (
     "Start it with the data directory that it had. If that is gone for good, --replace-disk lets it in "
     "without; `ister cluster health` then names the topics that have lost records."
@@ -76,13 +79,15 @@ class Members:
         self, addresses: list[tuple[str, int]], timeout: float, *, replaces: bool = False
     ) -> JoinAnswer:
         """Ask the members at these addresses to let this node in, until one does or the time is over."""
-        deadline = monotonic() + timeout
+        started = monotonic()
+        deadline = started + timeout
         store = self._store
         # Registered as a start that is over: what it says of itself when it is there is news again.
         header = encode_header(Join(store.myself, store.starts - 1, replaces, dict(store.commands.known)))
         asked = ", ".join(f"{host}:{port}" for host, port in addresses)
         while True:
             for host, port in addresses:
+                last: IsterError
                 try:
                     left = max(0.1, min(ATTEMPT_SECONDS * 2, deadline - monotonic()))
                     _, answer = await store.peers.ask(host, port, PeerKind.JOIN, header, timeout=left)
@@ -90,6 +95,9 @@ class Members:
                 except _MAY_PASS as error:
                     last = error
                 except IsterError as error:
+                    if monotonic() < min(deadline, started + REPORT_SECONDS):
+                        last = error
+                        continue
                     raise JoinFailed(
                         f"{host}:{port} does not let node {store.myself.node_id} in: {error.message}",
                         hint=error.hint,
@@ -234,7 +242,7 @@ class Members:
                 hint="Leave --disk-gone away, or stop the node first.",
             )
         outcome = await self._store.propose(
-            RemoveNode(node_id, disk_gone, node.starts if disk_gone else 0, node.member, keeps_whole=True)
+            RemoveNode(node_id, disk_gone, node.starts if disk_gone else 0, node.member, by_name=True)
         )
         # One that is stale was done before: by another, or by an attempt of this call whose answer was lost.
         is_another = node_id in self._store.state.nodes and outcome.result is Result.STALE

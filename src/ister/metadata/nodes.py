@@ -126,5 +126,6 @@ def upsert_of(
         replaces,
         replaced.starts if replaced is not None else 0,
         replaced.member if replaced is not None else 0,
+        by_name=True,
         knows=dict(knows),
     )

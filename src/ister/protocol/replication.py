@@ -77,7 +77,7 @@ class Copy(Message, frozen=True):
 
     Of a sealed segment, with no recovery: have a whole copy of it. Then it is answered within moments, if
     only with `NOT_YET`, and asked again. Without a source: say only whether you are a replica that has it.
-    Whoever is alone in the list reads its copy to the end for that."""
+    Whoever is the only one that is known to have it reads its copy to the end for that (C4)."""
 
     topic_uid: int
     segment_uid: int
@@ -89,12 +89,11 @@ class Copy(Message, frozen=True):
 
 
 NOT_YET: Final = -1
-DAMAGED: Final = -2
 
 
 class CopyAnswer(Message, frozen=True):
     end_offset: int
-    """`NOT_YET` of a copy that is under way; `DAMAGED` of one that no replica has better."""
+    """`NOT_YET` of a copy that is under way, or is not whole."""
     end_position: int
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from ister.errors import DataDirectoryError
 from ister.io.disk import Disk
 from ister.metadata.state import ClusterState, TopicState
+from ister.replication.copies.damage import SUFFIX as DAMAGED
 
 Files = dict[str, list[str]]
 """Names in `segments`, and in each of these directories."""
@@ -64,6 +65,11 @@ def has_files_up_to(files: Files, topic: TopicState, number: int, member: int) -
     logs = [file for file in files.get(f"{topic.uid:016d}", []) if file.endswith(".log")]
     found = [topic.segment(_number(file)) for file in logs if _number(file) <= number]
     return any(segment is not None and member not in segment.replicas for segment in found)
+
+
+def find_damaged(files: Files) -> list[int]:
+    """The uids of segments in whose copy here an earlier process has found damage."""
+    return [int(_uid(file)) for inside in files.values() for file in inside if file.endswith(DAMAGED)]
 
 
 def check_nothing_is_newer(location: str, files: Files, last_index: int) -> None:

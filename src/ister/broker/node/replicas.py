@@ -30,7 +30,6 @@ from ister.replication.copies.repair import Repairs
 from ister.replication.copies.reporting import Reporting
 from ister.replication.copies.scrubbing import Scrubbing
 from ister.replication.copies.sealed_copies import SealedCopies
-from ister.replication.copies.wholeness import Said
 from ister.replication.counters import ReplicationCounters
 from ister.replication.places import Place
 from ister.replication.recovery.failover_events import ProposeSeal
@@ -230,10 +229,11 @@ class NodeReplication:
         if topic is not None:
             topic.known.wake_waiters()
 
-    async def look_at_object(self, place: Place) -> Said:
-        """Whether the history has a segment that nobody is to have a copy of any more (C4)."""
+    async def look_at_object(self, place: Place) -> bool | None:
+        """Whether the history has a segment that nobody is to have a copy of any more (C4). None if that is
+        not known."""
         history = self._broker.history
-        return Said.NOT_KNOWN if history is None else await history.look_at(place)
+        return None if history is None else await history.look_at(place)
 
     # What the metadata tells.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ister.broker.node.leftovers import (
     Files,
     check_nothing_is_newer,
+    find_damaged,
     find_dropped,
     find_leftovers,
     list_files,
@@ -61,6 +62,7 @@ class Upkeep:
         files = await disk.run(lambda: list_files(disk))
         gone = find_leftovers(disk.location, files, self._broker.metadata.state)
         self.may_remove = True
+        self._broker.replication.completions.found_before(find_damaged(files))
         for path in gone:
             log.info("removing what is no longer in the metadata", extra={"fields": {"path": path}})
             await disk.run(lambda path=path: disk.remove(path))  # type: ignore[misc]

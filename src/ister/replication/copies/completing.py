@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from ister.errors import CorruptSegment, InvariantBroken, IsterError
@@ -49,6 +49,8 @@ class _Trouble:
     """What a reader or the scrub found; empty of one that may only be short."""
     is_served: bool = False
     """Nobody has it better: it is read as it is."""
+    is_marked: bool = False
+    """The damage is remembered on disk (`copies.damage`)."""
     is_short: bool = False
     """It was looked at, and ends early."""
     disk: str = ""
@@ -82,6 +84,8 @@ class Completions:
         """Segments whose copy could not be read a moment ago."""
         self._has_looked = False
         """After a start nothing is known of any copy until all of them are to be looked at."""
+        self._found_before: set[int] = set()
+        """Segments in whose copy an earlier process has found damage."""
         self._whole: dict[int, set[int]] = {}
         """By topic: the segments that this process has looked at and found, or made, whole."""
         self.found_corrupt = Counter(
@@ -191,6 +195,10 @@ class Completions:
         for segment in topic.segments:
             self._troubles.pop(segment.uid, None)
 
+    def found_before(self, segment_uids: Iterable[int]) -> None:
+        """An earlier process has found damage in these copies, and did not see it mended (C2)."""
+        self._found_before = set(segment_uids)
+
     def look_at_all(self) -> None:
         """After a start, or when much of the metadata came at once: every sealed segment of which this node
         is a replica, and which was not looked at yet, one after the other. None of them is called whole
@@ -206,6 +214,7 @@ class Completions:
                     len(segment.replicas) > 1
                     or segment.lost_from is not None
                     or not segment.is_whole_at(self._member)
+                    or segment.uid in self._found_before
                 )
                 if is_mine and is_looked_at:
                     place = self._copies.place(topic.uid, segment.uid)
@@ -216,6 +225,10 @@ class Completions:
         self._whole = here
         for place in found:
             self._troubles[place.segment.uid] = _Trouble(is_served=len(place.segment.replicas) == 1)
+        for uid in self._found_before & self._troubles.keys():
+            trouble = self._troubles[uid]
+            trouble.damage, trouble.is_marked = "an earlier process found it damaged", True
+        self._found_before = set()
         self._has_looked = True
         self._spawn(self._complete_all(found))
 
@@ -305,7 +318,14 @@ class Completions:
         trouble = self._troubles.get(place.segment.uid)
         if trouble is not None and trouble.is_served and len(place.segment.replicas) == 1:
             del self._troubles[place.segment.uid]
+            self._spawn(self._is_good_again(place))
             self._changed(place)
+
+    async def _is_good_again(self, place: Place) -> None:
+        try:
+            await self._sealed_copies.mark(place, is_damaged=False)
+        except (IsterError, OSError) as error:  # then it is looked at once more after the next start
+            log.warning("that %s is whole again was not noted: %s", place.identity.key, error)
 
     # Mending.
 
@@ -322,6 +342,7 @@ class Completions:
                 if self._member not in found.segment.replicas:
                     break
                 is_only = len(found.segment.replicas) == 1
+                await self._remember(found, trouble)
                 if is_only and trouble.is_served and trouble.damage:  # it is reported while it is there
                     await asyncio.sleep(LONGEST_PAUSE_SECONDS)
                     continue
@@ -340,6 +361,15 @@ class Completions:
             return  # it stays incomplete, and is not served: somebody has to look (F3)
         self._troubles.pop(uid, None)
         self._changed(place)
+
+    async def _remember(self, place: Place, trouble: _Trouble) -> None:
+        if trouble.damage and not trouble.is_marked:
+            try:
+                await self._sealed_copies.mark(place, is_damaged=True)
+            except (IsterError, OSError) as error:
+                log.warning("that %s is damaged would be forgotten: %s", place.identity.key, error)
+                return
+            trouble.is_marked = True
 
     async def _try(self, place: Place, trouble: _Trouble) -> bool:
         """Make the copy whole; whether it is."""

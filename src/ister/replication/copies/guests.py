@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ister.errors import CorruptFrame, IsterError, NodeUnreachable, NotLeader, Overloaded, StorageFailed
 from ister.metadata.store import MetadataStore
 from ister.metrics import Counter
-from ister.protocol.replication import DAMAGED, NOT_YET, Copy, CopyAnswer
+from ister.protocol.replication import NOT_YET, Copy, CopyAnswer
 from ister.replication.copies.completing import Completions
 from ister.replication.copies.copies import Copies
 from ister.replication.copies.only_copies import OnlyCopies
@@ -86,7 +86,7 @@ class Guests:
             raise NotLeader(f"{place.identity.key} is open, as far as this node knows")
         done = CopyAnswer(segment.data_end, segment.end_position)
         if self._member in segment.replicas:
-            return done if await self._is_whole(place) else self._not_whole(segment.uid)
+            return done if await self._is_whole(place) else CopyAnswer(NOT_YET, 0)
         if not request.source:  # that is all that was asked
             return CopyAnswer(NOT_YET, 0)
         if not self._is_ready():  # it was just started: who asks again soon is not kept waiting
@@ -106,14 +106,12 @@ class Guests:
         return CopyAnswer(NOT_YET, 0)
 
     async def _is_whole(self, place: Place) -> bool:
-        uid, is_whole = place.segment.uid, self._completions.is_whole
-        if len(place.segment.replicas) > 1 or not is_whole(uid):
-            return is_whole(uid)
-        return await self._only_copies.is_good(place) and is_whole(uid)
-
-    def _not_whole(self, segment_uid: int) -> CopyAnswer:
-        is_best = self._completions.is_damaged(segment_uid) and self._completions.is_served(segment_uid)
-        return CopyAnswer(DAMAGED if is_best else NOT_YET, 0)
+        """For a last look: who is the only one reads its copy to the end before it answers (C4)."""
+        segment, is_whole = place.segment, self._completions.is_whole
+        is_only = not any(one != self._member and segment.is_whole_at(one) for one in segment.replicas)
+        if not is_only or not is_whole(segment.uid):
+            return is_whole(segment.uid)
+        return await self._only_copies.is_good(place) and is_whole(segment.uid)
 
     def _welcome(self, place: Place, source: int) -> _Guest:
         now = asyncio.get_running_loop().time()

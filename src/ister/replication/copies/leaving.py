@@ -1,23 +1,21 @@
-"""Copies of sealed segments that are on this disk, though the node is no replica of them: when they go.
+"""Copies of sealed segments that are on this disk, though the node is no replica of them: when they go (C4).
 
 A repair has put another in this node's place, a recovery went on without it, or a copy was begun here and
-given up. What the list says is then who is to have the segment, and not that they do: a change may be applied
-long after the copy that it counts is gone again, and those who have it may be about to be lost. So a copy
-stays until all in the list have said that they are whole, as of that very list. Where the list has one
-member, which nobody may look at after a start, it has read its copy to the end for that (`only_copies`).
+given up. The metadata, read now, says who of those in the list is known to have all of it. If those are
+enough without this node, each of so many is looked at once more (`last_look`), and then the files go. Who is
+the only one reads its copy to the end for that (`only_copies`).
 
-Where disks of the list left the cluster they will never say so, and what is here may be all there is. It is
-checked then, and offers itself: the metadata is told to count this node again. So it does where one of them
-says that its copy is damaged, and that the others have nothing better. Readers and repair go on from there.
+Where they are not enough, because disks of the list left the cluster, or copies are short or damaged, what is
+here may be all there is. It is checked then, and asks to be listed: a compare-and-set on the list and on who
+has it. Readers and repair go on from there.
 
 Of a segment that was released to the history nobody is in the list: a copy goes when this node has seen for
-itself that the object is there, and offers itself if it is not, or is another.
+itself that the object is there, and asks to be listed if it is not, or is another.
 
-Fault model: the metadata known here may be old, whoever is asked may be gone a moment later, others have
-copies that are not theirs too. All who stay in a list have said that they are whole, or were in it before, so
-that a copy which goes is never the last one; an offer is a compare-and-set on the list (F4). One that comes
-after the segment was given up changes nothing for readers: what was given up is set aside here as everywhere
-(F6).
+Fault model: the metadata known here may be old, whoever is asked may be gone a moment later, or be silent, or
+hang. One that is asked and says nothing is not waited for again in the same round. A request to be listed
+that comes after the segment was given up changes nothing for readers: what was given up is set aside here as
+everywhere (F6).
 """
 
 from __future__ import annotations
@@ -28,18 +26,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from ister.errors import CorruptSegment, InvariantBroken, IsterError, NodeUnreachable, RequestTimeout
+from ister.errors import CorruptSegment, InvariantBroken, IsterError
 from ister.metadata.commands import SetReplicas
+from ister.metadata.copies import is_enough, staying
 from ister.metadata.nodes import is_in_cluster
+from ister.metadata.state import SegmentState
 from ister.protocol.peer import node_of
 from ister.replication.copies.copies import Copies
+from ister.replication.copies.last_look import Asking, are_enough_there
 from ister.replication.copies.sealed_copies import SealedCopies
-from ister.replication.copies.wholeness import Asking, Said, ask_about
 from ister.replication.places import Place
 
 log = logging.getLogger("ister.replication.copies.leaving")
 
 LOOK_SECONDS = 5.0
+READ_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 600.0
 """A copy that can be neither checked nor removed is looked at after pauses between these."""
 
@@ -55,7 +56,7 @@ class Node(Asking, Protocol):
     copies: Copies
     sealed_copies: SealedCopies
 
-    async def look_at_object(self, place: Place) -> Said: ...
+    async def look_at_object(self, place: Place) -> bool | None: ...
 
 
 class LeavingCopies:
@@ -93,11 +94,21 @@ class LeavingCopies:
             due, self._new = self._new, {}
             is_round = loop.time() >= due_at
             self._silent.clear()
-            for uid in self._in_order() if is_round else due:
+            order = self._in_order() if is_round else list(due)
+            for uid in order if order and await self._is_current() else ():
                 await self._look_at(uid)
                 await asyncio.sleep(0)  # there may be many, and no reason to wait with any
             if is_round:
                 due_at = loop.time() + LOOK_SECONDS
+
+    async def _is_current(self) -> bool:
+        """Whether what the metadata says here is no older than this round. If not, the next comes soon."""
+        try:
+            await self._node.metadata.read_index(READ_SECONDS)
+        except IsterError as error:
+            log.debug("copies that others are to have are not looked at now: %s", error)
+            return False
+        return True
 
     def _in_order(self) -> list[int]:
         """Those first that may be the last ones."""
@@ -137,54 +148,36 @@ class LeavingCopies:
         expected = segment.replicas
         if not segment.is_sealed:
             return False
-        if segment.is_empty:
-            said = Said.WHOLE
-        elif segment.is_released:
-            said = await node.look_at_object(place)
-        else:
-            said = await self._ask_all(place)
-        if said is Said.WHOLE or not node.sealed_copies.is_here(place):
+        if not node.sealed_copies.is_here(place) or await self._may_go(place):
             return await node.sealed_copies.remove(place, expected, self._is_guest)
-        if segment.lost_from is None and uid not in self._no_good:
-            nodes = node.metadata.state.nodes
-            there = [member for member in expected if is_in_cluster(nodes, member)]
-            if len(there) < len(expected) or said is Said.DAMAGED:
-                is_doubted = said is Said.DAMAGED or await self._is_denied(place, there)
-                await self._offer(place, expected, there, is_doubted=is_doubted)
+        if segment.lost_from is None and uid not in self._no_good and await self._is_wanted(place):
+            await self._offer(place, expected, list(segment.whole))
         return False
 
-    async def _ask_all(self, place: Place) -> Said:
-        """Whole if all are who are to have it; else what the first says that is not."""
-        node, replicas = self._node, place.segment.replicas
-        if not all(map(node.metadata.is_alive, replicas)) or self._silent.intersection(replicas):
-            return Said.NOT_KNOWN
-        for member in replicas:
-            try:
-                said = await ask_about(node, member, place)
-            except IsterError as error:
-                log.debug("whether %s is whole elsewhere is not known: %s", place.identity.key, error)
-                if isinstance(error, NodeUnreachable | RequestTimeout):
-                    self._silent.add(member)
-                return Said.NOT_KNOWN
-            if said is not Said.WHOLE:
-                return said
-        return Said.WHOLE
+    async def _may_go(self, place: Place) -> bool:
+        """C4: whether the segment is safe without what is here."""
+        node, segment = self._node, place.segment
+        if segment.is_released:
+            return await node.look_at_object(place) is True
+        if segment.is_empty:
+            return True
+        return self._is_safe(segment) and await are_enough_there(node, place, self._silent)
 
-    async def _is_denied(self, place: Place, members: list[int]) -> bool:
-        """Whether one of these says that it is not whole, though it may be counted as such. Of one that does
-        not answer what was known stays so."""
-        for member in members:
-            if not self._node.metadata.is_alive(member) or member in self._silent:
-                continue
-            try:
-                if await ask_about(self._node, member, place) is not Said.WHOLE:
-                    return True
-            except IsterError as error:
-                log.debug("node %d says nothing of %s: %s", node_of(member), place.identity.key, error)
-        return False
+    def _is_safe(self, segment: SegmentState) -> bool:
+        there = staying(self._node.metadata.state.nodes, segment.replicas)
+        return is_enough(segment, segment.replicas, there)
 
-    async def _offer(self, place: Place, expected: list[int], there: list[int], *, is_doubted: bool) -> None:
-        """`is_doubted` if what was known of those who are there does not hold any more."""
+    async def _is_wanted(self, place: Place) -> bool:
+        """Whether what is here may be all there is: too few have it, and not only until they say so."""
+        node, segment = self._node, place.segment
+        if segment.is_released:
+            return await node.look_at_object(place) is False
+        nodes = node.metadata.state.nodes
+        has_left = not all(is_in_cluster(nodes, member) for member in segment.replicas)
+        return not self._is_safe(segment) and (has_left or bool(segment.told))
+
+    async def _offer(self, place: Place, expected: list[int], whole: list[int]) -> None:
+        """Ask to be listed, if what is here is good, and nothing has changed meanwhile."""
         node, segment = self._node, place.segment
         why = "it ends short, or is damaged"
         try:
@@ -196,9 +189,8 @@ class LeavingCopies:
             log.error("what is here of %s may be all there is, and is not whole: %s", place.identity.key, why)
         if not is_good:
             return
-        confirmed = 1 if is_doubted or not segment.whole_at_least else 0
         command = SetReplicas(
-            place.topic.uid, segment.segment, expected, [*there, node.member], confirmed=confirmed
+            place.topic.uid, segment.segment, expected, [*expected, node.member], expected_whole=whole
         )
         outcome = await node.metadata.propose(command)
         fields = {

@@ -2,17 +2,17 @@
 
 Every so often each node looks at the sealed segments of which it is the first replica that answers, and has a
 whole copy itself. One that has lost a replica is copied to another node, and then the metadata is told, by a
-compare-and-set on the list (F4). The others wait their turn: they step in if the first does not get it done.
+compare-and-set on the list and on who has all of it (F4, C3). The others wait their turn: they step in if the
+first does not get it done.
 
 Fault model: members fall silent and come back, disks are lost, several nodes repair the same segment at once,
 any of them stops at any line, its proposal may be applied long afterwards, or never.
 
 What holds:
 - A replica is gone if its disk is not in the cluster any more, or did not answer for `repair_after`.
-- A replica is dropped only together with a new one, which has said that it is whole; or where the list is
-  longer than it need be, or can be, and all that stay have said so.
-- Nobody is counted as whole by what another believes: each is asked, at the metadata of whoever asks. That
-  may hold no more when the change is applied: who was dropped asks again before its copy goes (`leaving`).
+- Who comes and who goes is the plan's to say (`plan`), by who is known to have all of it: nobody is asked.
+- The metadata compares the list and who has it, and judges once more who may leave (C3). Who left looks once
+  more before its copy goes (`leaving`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter as Tally
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
 from ister.errors import IsterError
@@ -29,11 +28,10 @@ from ister.metadata.commands import Result, SetReplicas
 from ister.metadata.state import SegmentState, TopicState
 from ister.metrics import Counter
 from ister.protocol.peer import node_of
-from ister.quorum import acknowledging
 from ister.replication.copies.completing import Completions
 from ister.replication.copies.copies import Copies
-from ister.replication.copies.draining import drain_step
-from ister.replication.copies.wholeness import Asking, is_whole_at
+from ister.replication.copies.last_look import Asking, ask_about
+from ister.replication.copies.plan import Change, Members, change_for
 from ister.replication.places import Place
 
 log = logging.getLogger("ister.replication.copies.repair")
@@ -50,84 +48,6 @@ MAX_REPAIRS = 4
 """At a time, that this node sees to. What is copied is the taking node's matter, one segment at a time."""
 SEGMENTS_AT_ONCE = 500
 """So many are looked at before others have the event loop."""
-
-
-@dataclass(frozen=True)
-class Standing:
-    """The members, as one node sees them."""
-
-    active: Collection[int]
-    alive: Sequence[int]
-    """Those of them that answer, in the order of their numbers."""
-    lost: Collection[int]
-    """Those of them that have not answered for too long."""
-    drained: Collection[int] = ()
-    """Those of them whose copies are to go elsewhere."""
-
-    def is_gone(self, member: int) -> bool:
-        return member not in self.active or member in self.lost
-
-    def wanted(self, replicas: int) -> int:
-        """How many copies there can be now of a segment whose topic wants so many."""
-        return min(replicas, sum(member not in self.drained for member in self.alive) or len(self.alive))
-
-
-@dataclass(frozen=True)
-class Change:
-    """What is to become of a sealed segment's list of replicas."""
-
-    expected: list[int]
-    replicas: list[int]
-    target: int = 0
-    """Who has to copy it first; 0 if nobody comes."""
-    confirmed_by: tuple[int, ...] = ()
-    """Where nobody comes: who has to say first that its copy is whole."""
-    by_name: bool = False
-    """The metadata judges it by who is known to be whole (C3)."""
-
-
-def change_for(
-    replicas: list[int],
-    wanted: int,
-    members: Standing,
-    held: Mapping[int, int],
-    avoided: Collection[int] = (),
-    *,
-    is_doubtful: bool = False,
-) -> Change | None:
-    """The next step for a segment with these replicas, of a topic that wants so many; None if all is well, or
-    nothing can be done. `held` is how many segments each member has, which are to be spread. `is_doubtful` if
-    too few of the replicas are known to be whole."""
-    out = [m for m in replicas if m not in members.active]
-    out += [m for m in replicas if m in members.lost]
-    present = [m for m in replicas if not members.is_gone(m)]
-    if len(present) < members.wanted(wanted):
-        others = [m for m in members.alive if m not in replicas and m not in members.drained]
-        if not others:
-            return None
-        target = min(others, key=lambda m: (m in avoided, held.get(m, 0), m))
-        return Change(replicas, [*(m for m in replicas if m not in out[:1]), target], target)
-    answering = [m for m in replicas if m in members.alive]
-    silent = [m for m in replicas if m not in members.alive]
-    left = [m for m in replicas if m not in members.active]
-    if left and len(replicas) > members.wanted(wanted):
-        # Their disks never come back (I2), and the others are as many as there can be.
-        dropped = left
-    else:
-        dropped = (silent + answering[::-1])[: max(0, len(replicas) - wanted)]
-    kept = [m for m in replicas if m not in dropped]
-    if (dropped or is_doubtful) and not any(m in silent for m in kept):
-        return Change(replicas, kept, confirmed_by=tuple(kept))
-    if is_doubtful and len(answering) >= acknowledging(len(replicas)):
-        # Who does not answer may never: that so many others are whole is enough for its disk to go.
-        return Change(replicas, replicas, confirmed_by=tuple(answering))
-    return None
-
-
-def _is_doubtful(segment: SegmentState) -> bool:
-    """Whether the metadata knows of fewer whole copies than an acknowledged record has: after a loss was
-    accepted, or a copy offered. Until those that there are have said so, none of their disks may go (R2)."""
-    return segment.surely_whole < acknowledging(len(segment.replicas))
 
 
 class Repairing(Asking, Protocol):
@@ -153,9 +73,6 @@ class Repairs:
         self._running: set[int] = set()
         self._resting: dict[int, float] = {}
         """Segments of which the last attempt came to nothing: until when they wait."""
-        self._unconfirmed: dict[int, float] = {}
-        """Those of which not all that are to stay were whole: until when they are not asked again. If another
-        is to come instead, that need not wait for it."""
         self._avoided: dict[int, float] = {}
         """Members that did not copy what they were asked to: until when others are chosen before them."""
         self._held: Tally[int] = Tally()
@@ -175,13 +92,13 @@ class Repairs:
             await asyncio.sleep(CHECK_SECONDS)
             await self._look()
 
-    def standing(self) -> Standing:
+    def members(self) -> Members:
         metadata = self._node.metadata
         active = metadata.state.active_members
         now, since = self._now(), self._silent_since
         lost = {m for m in active if now - since.get(m, now) >= self._after and not metadata.is_alive(m)}
         alive = [m for m in active if metadata.is_alive(m)]
-        return Standing(frozenset(active), alive, lost, metadata.state.drains.members)
+        return Members(frozenset(active), alive, lost, metadata.state.drains.members)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -193,14 +110,13 @@ class Repairs:
         silent = [m for m in metadata.state.active_members if not metadata.is_alive(m)]
         self._silent_since = {m: self._silent_since.get(m, now) for m in silent}
         self._resting = {uid: until for uid, until in self._resting.items() if until > now}
-        self._unconfirmed = {uid: until for uid, until in self._unconfirmed.items() if until > now}
         self._avoided = {member: until for member, until in self._avoided.items() if until > now}
-        members = self.standing()
+        members = self.members()
         alive = frozenset(members.alive).difference(members.drained)
         needed: dict[int, tuple[TopicState, SegmentState]] = {}
         async for topic, segment in self._segments():
             is_well = len(segment.replicas) == topic.settings.replicas and alive.issuperset(segment.replicas)
-            if (not is_well or _is_doubtful(segment)) and self._needs(topic, segment, members):
+            if not is_well and self._needs(topic, segment, members):
                 needed[segment.uid] = topic, segment
         if needed:
             held = Tally[int]()
@@ -213,22 +129,14 @@ class Repairs:
 
     def _begin(self) -> None:
         """As many as may be under way at a time."""
-        members = self.standing()
+        members = self.members()
         for uid, (topic, segment) in list(self._found.items()):
             if len(self._running) >= MAX_REPAIRS:
                 break
-            if self._may_begin(topic, segment, members) and self._is_turn(segment, members):
+            if uid not in self._resting and self._is_turn(segment, members):
                 del self._found[uid]
                 self._running.add(uid)
                 self._spawn(self._repair(topic.uid, uid))
-
-    def _may_begin(self, topic: TopicState, segment: SegmentState, members: Standing) -> bool:
-        if segment.uid in self._resting:
-            return False
-        if segment.uid not in self._unconfirmed:
-            return True
-        change = self._change(topic, segment, members)
-        return change is not None and bool(change.target)
 
     async def _segments(self) -> AsyncIterator[tuple[TopicState, SegmentState]]:
         """All of them. There may be many: others have their turn in between."""
@@ -240,7 +148,7 @@ class Repairs:
                 if seen % SEGMENTS_AT_ONCE == 0:
                     await asyncio.sleep(0)
 
-    def _needs(self, topic: TopicState, segment: SegmentState, members: Standing) -> bool:
+    def _needs(self, topic: TopicState, segment: SegmentState, members: Members) -> bool:
         """Whether this node could do something for a segment."""
         if not segment.is_sealed or self._node.member not in segment.replicas:
             return False
@@ -253,36 +161,17 @@ class Repairs:
             return False
         return self._change(topic, segment, members) is not None
 
-    def _change(self, topic: TopicState, segment: SegmentState, members: Standing) -> Change | None:
+    def _change(self, topic: TopicState, segment: SegmentState, members: Members) -> Change | None:
         """What is to be done, if this node may do it: whoever is to go leaves that to those who stay."""
-        own, held, drained = self._node.member, self._held, members.drained
-        if any(m in drained for m in segment.replicas):
-            step = drain_step(
-                segment,
-                topic.settings.replicas,
-                drained,
-                members.alive,
-                members.active,
-                held,
-                self._avoided.keys(),
-            )
-            if step is None:
-                return None
-            others = [m for m in segment.replicas if m in members.alive and m not in drained]
-            if own in drained and any(map(segment.is_whole_at, others)):
-                return None
-            return Change(segment.replicas, step[0], step[1], by_name=True)
-        change = change_for(
-            segment.replicas,
-            topic.settings.replicas,
-            members,
-            self._held,
-            self._avoided.keys(),
-            is_doubtful=_is_doubtful(segment),
-        )
-        return change if change is not None and self._node.member in change.replicas else None
+        own = self._node.member
+        change = change_for(segment, topic.settings.replicas, members, self._held, self._avoided.keys())
+        if change is None:
+            return None
+        others = [m for m in segment.replicas if m != own and m in members.alive and members.stays(m)]
+        is_left_to_others = not members.stays(own) and any(map(segment.is_whole_at, others))
+        return None if is_left_to_others else change
 
-    def _is_turn(self, segment: SegmentState, members: Standing) -> bool:
+    def _is_turn(self, segment: SegmentState, members: Members) -> bool:
         """The first replica that answers begins; whoever comes after it does if that was to no avail."""
         order = [m for m in segment.replicas if m in members.alive and m not in members.drained]
         order = order if self._node.member in order else [self._node.member]
@@ -295,7 +184,7 @@ class Repairs:
         change: Change | None = None
         try:
             place = self._node.copies.place(topic_uid, uid)
-            change = self._change(place.topic, place.segment, self.standing()) if place is not None else None
+            change = self._change(place.topic, place.segment, self.members()) if place is not None else None
             if place is None or change is None:
                 return
             if await self._carry_out(place, change):
@@ -315,32 +204,24 @@ class Repairs:
 
     async def _carry_out(self, place: Place, change: Change) -> bool:
         """Whether the list is changed now. Where the reason for it is another meanwhile, the next look finds
-        what is to be done. It rests where it was refused, or somebody who is to confirm is not whole."""
+        what is to be done. It rests where it was refused."""
         topic_uid, segment, key = place.topic.uid, place.segment, place.identity.key
         pause = FIRST_POLL_SECONDS
-        for member in (change.target,) if change.target else change.confirmed_by:
-            if member == self._node.member:
-                continue
-            while not await is_whole_at(
-                self._node, member, place, source=self._node.member if change.target else 0
-            ):
-                if not change.target:
-                    self._unconfirmed[segment.uid] = self._now() + REST_SECONDS
-                    return False
-                await asyncio.sleep(pause)
-                pause = min(POLL_SECONDS, 2 * pause)
-                if not self._still_holds(place, change):
-                    return False
+        while change.target and not await ask_about(
+            self._node, change.target, place, source=self._node.member
+        ):
+            await asyncio.sleep(pause)
+            pause = min(POLL_SECONDS, 2 * pause)
+            if not self._still_holds(place, change):
+                return False
         if not self._still_holds(place, change):
             return False
-        whole = list(segment.whole) if change.by_name else None
         command = SetReplicas(
             topic_uid,
             segment.segment,
             change.expected,
             change.replicas,
-            len(change.confirmed_by),
-            expected_whole=whole,
+            expected_whole=list(segment.whole),
         )
         outcome = await self._node.metadata.propose(command)
         fields = {
@@ -364,5 +245,5 @@ class Repairs:
             return False
         if not self._node.completions.is_whole(now.segment.uid):
             return False
-        fresh = self._change(now.topic, now.segment, self.standing())
+        fresh = self._change(now.topic, now.segment, self.members())
         return fresh is not None and bool(fresh.target) == bool(change.target)

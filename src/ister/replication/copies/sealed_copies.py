@@ -19,6 +19,7 @@ from ister.io.disk import Disk, parent
 from ister.protocol.replication import ReachAnswer
 from ister.replication.copies.copies import Copies, wanted_of
 from ister.replication.copies.copying import ASIDE, Copied, copy_log, replace_copy
+from ister.replication.copies.damage import forget_damage, remember_damage, was_damaged
 from ister.replication.copies.scrub import Finding, scrub_log
 from ister.replication.copies.sources import CheckedReads
 from ister.replication.places import Place
@@ -39,6 +40,8 @@ SUFFIXES = (
     ".doubt.new",
     ".fence",
     ".fence.new",
+    ".damaged",
+    ".damaged.new",
 )
 """Of a segment's files, in the order in which they are removed: no checkpoint outlives its log."""
 
@@ -95,7 +98,8 @@ class SealedCopies:
                 if segment.lost_from == segment.base_offset:
                     return Finished.WHOLE
             finished = Finished.WHOLE
-            if is_damaged:
+            is_marked = await run_to_end(self._disk, lambda: was_damaged(self._disk, place.identity.path))
+            if is_damaged or is_marked:
                 finished = await self._pull(place, [*sources, self._member], replace_copy)
             else:
                 found = await run_to_end(self._disk, lambda: _cut(self._disk, place, commit))
@@ -105,7 +109,17 @@ class SealedCopies:
                     finished = await self._pull(place, sources, bring)
             if finished is Finished.WHOLE:
                 copies.commit_known.pop(segment.uid, None)
+                if is_marked:
+                    await run_to_end(self._disk, lambda: forget_damage(self._disk, place.identity.path))
             return finished
+
+    async def mark(self, place: Place, *, is_damaged: bool) -> None:
+        """Remember that this copy is damaged, past a restart too; or that it is not any more."""
+        async with self._copies.lock(place.segment.uid):
+            now = self._copies.place(place.topic.uid, place.segment.uid)
+            if now is not None and self._member in now.segment.replicas and self.is_here(now):
+                path, set_mark = now.identity.path, remember_damage if is_damaged else forget_damage
+                await run_to_end(self._disk, lambda: set_mark(self._disk, path))
 
     async def take_in(
         self, place: Place, sources: list[int], *, is_resumed: bool, begins: Callable[[], None]
