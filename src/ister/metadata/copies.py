@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MAX_ENTRIES = 1000
 """In one report; the rest goes with the next."""
+PASSING_US = 2_000_000
 
 
 # What follows from it.
@@ -59,6 +60,53 @@ def may_leave(segment: SegmentState, member: int, replicas: Sequence[int], stayi
 def staying(nodes: Nodes, replicas: Sequence[int], leaving: int = 0) -> list[int]:
     """Those of a list that are in the cluster, but for one."""
     return [member for member in replicas if member != leaving and is_in_cluster(nodes, member)]
+
+
+def state_of(segment: SegmentState, member: int) -> Reported | None:
+    """How the copy of a member of the list is, by what is known of it. None of one that has not said: it is
+    under way, or about to be looked at."""
+    if segment.is_whole_at(member):
+        return Reported.WHOLE
+    told = segment.told_by(member)
+    known = [state for state in Reported if told is not None and state == told.state]
+    return known[0] if known else None
+
+
+def is_missing(segment: SegmentState, member: int, now_us: int) -> bool:
+    """Whether a member of the list has not all of it, as far as is known. Right after the seal those who were
+    behind look at theirs: that is no news, unless it takes long."""
+    if not segment.is_sealed or segment.is_whole_at(member):
+        return False
+    is_new = now_us - segment.sealed_at_us < PASSING_US
+    return not is_new or segment.told_by(member) is not None
+
+
+def is_mendable(segment: SegmentState, nodes: Nodes) -> bool:
+    """Whether somebody in the cluster has all of it, for those whose copies are damaged or short."""
+    return any(is_in_cluster(nodes, member) for member in segment.whole)
+
+
+def is_readable(segment: SegmentState, member: int, nodes: Nodes) -> bool:
+    """Whether readers get its records from this copy, if its node answers: a damaged one is read as it is if
+    nobody has better."""
+    state = state_of(segment, member)
+    return state == Reported.WHOLE or (state == Reported.DAMAGED and not is_mendable(segment, nodes))
+
+
+def gone_from(segment: SegmentState, nodes: Nodes) -> int | None:
+    """From which offset on a sealed segment's records are on no disk that is in the cluster, as far as those
+    have said that have a copy; None if nothing is gone, or one of them may have all of it."""
+    if not segment.is_sealed or segment.is_empty or segment.history is not None:
+        return None
+    there = staying(nodes, segment.replicas)
+    if len(there) == len(segment.replicas):
+        return None  # who is short waits for one of the others
+    told = [segment.told_by(member) for member in there]
+    ends = [one.end_offset for one in told if one is not None and one.state == Reported.SHORT]
+    if len(ends) < len(there):
+        return None
+    start = max(ends, default=segment.base_offset)
+    return start if segment.data_end is not None and start < segment.data_end else None
 
 
 # What changes it.

@@ -5,8 +5,6 @@ Lists are bounded: the counts beside them are not.
 
 from __future__ import annotations
 
-import msgspec
-
 from ister.protocol.messages import Message
 
 
@@ -46,21 +44,16 @@ class TopicFault(Message, frozen=True):
 
 class Standing(Message, frozen=True):
     incomplete: list[int]
-    """Sealed segments of which there is no whole copy here, though there should be; by their uids."""
     incomplete_count: int
     damaged: list[int]
-    """Those of them in which damage was found."""
     unmendable: list[int]
-    """Those of the damaged that nobody has whole: they are read as they are."""
+    """These four were said before the metadata knew who has what, and are empty since."""
     followers: list[FollowerStanding]
     recoveries: list[RecoveryStanding]
     faults: list[TopicFault]
     notes: list[str]
     """What is kept here of records that were given up (F6); only if one topic was asked for."""
     has_looked: bool = True
-    """False right after a start: whether its copies are whole is not known yet."""
+    """The same: always so."""
     disk: str = ""
     """What is wrong with its disk, if copies could not be written to it and were not since."""
-    short: list[tuple[int, int]] = msgspec.field(default_factory=list)
-    """Those of the incomplete of which replicas left the cluster, and no other that answers has what is
-    missing: up to which offset they go."""

@@ -52,9 +52,7 @@ async def accept_gone(broker: Broker, topic: TopicLog, request: RecoverTopic) ->
             )
     now_us = broker.storage.clock.now_us()
     uids = [one.uid for one in left]
-    outcome = await metadata.propose(
-        AcceptGone(topic.state.uid, uids, now_us, metadata.member, kept, whole=1)
-    )
+    outcome = await metadata.propose(AcceptGone(topic.state.uid, uids, now_us, metadata.member, kept))
     if outcome.result is Result.STALE and not named():
         return
     if outcome.result is not Result.APPLIED:

@@ -117,10 +117,9 @@ class LossView:
         stands = "open" if not wrong else "recovering" if goes_on else "waits"
         fault = await self._fault(topic) if stands == "open" else ""
         nodes = self._broker.metadata.state.nodes
-        is_asked = state.lost or missing.may_be_short(state, nodes)
-        members = self._broker.metadata.state.active_members if is_asked else []
+        members = self._broker.metadata.state.active_members if state.lost else []
         standings = await self._broker.replication.standings.gather(members, state.uid)
-        left = missing.parts_of(state, nodes, missing.short_copies(standings))
+        left = missing.parts_of(state, nodes)
         if left and stands == "open" and not fault:
             stands, wrong = "incomplete", missing.why_incomplete(left, nodes)
         found = TopicRecovery(

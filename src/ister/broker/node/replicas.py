@@ -149,7 +149,7 @@ class NodeReplication:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             now = monotonic()
-            self.standings.look(now)
+            self.standings.look()
             lag = 0
             for topic in list(self._broker.topics.values()):
                 if topic.leads:
@@ -252,7 +252,6 @@ class NodeReplication:
     def sealed(self, topic: TopicState, segment: SegmentState) -> None:
         assert segment.end_offset is not None
         self.recoveries.sealed(segment.uid, segment.end_offset)
-        self.standings.sealed(segment.uid)
         is_known = segment.is_whole_at(self.member) or self.member not in segment.replicas
         if not is_known or len(segment.replicas) > 1 or segment.recovery or segment.lost_from is not None:
             place = Place(topic, segment, self._broker.identity_of(topic, segment))

@@ -10,7 +10,6 @@ from ister.metadata.moves import MoveState
 from ister.metadata.placement import Place, Seen, Why, Wish, place
 from ister.metadata.state import TopicState
 from ister.protocol.codec import MAX_MESSAGE_BYTES
-from ister.quorum import acknowledging
 from ister.replication.recovery.failover_events import ProposeSeal
 from ister.wal.producers import ProducerRow, ProducerTable
 from ister.wal.segment import FsyncPolicy, Segment
@@ -76,7 +75,6 @@ def make_seal(
         starts=storage.metadata.starts,
         sealed_at_us=storage.clock.now_us(),
         move=move.id if move is not None and following.leader == move.target else 0,
-        whole=acknowledging(len(topic.open_segment.replicas)),
         forgets=len(carried) < len(producers),
         holders=_holders(storage, segment, end),
     )
@@ -115,7 +113,6 @@ def make_recovery_seal(
         sealed_at_us=storage.clock.now_us(),
         recovery=found.recovery,
         replicas=list(found.replicas),
-        whole=len(found.holders),
         forgets=len(carried) < len(producers),
         holders=list(found.holders),
     )
@@ -170,7 +167,6 @@ def make_loss(
         producers=carried.rows(),
         records_limit=records_limit(topic),
         recovery=recovery,
-        whole=1,
         forgets=len(carried) < len(reached.producers),
         holders=[storage.member],
     )

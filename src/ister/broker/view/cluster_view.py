@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ister.broker.losses import missing
 from ister.broker.view import replica_problems
 from ister.broker.view.replica_problems import some
+from ister.metadata.copies import is_readable
 from ister.metadata.state import NodeState
 from ister.protocol.messages import ClusterAnswer, ClusterNode, Problem
 from ister.protocol.peer import node_of
@@ -18,7 +19,7 @@ from ister.raft import RaftStatus
 
 if TYPE_CHECKING:
     from ister.broker.node.broker import Broker
-    from ister.metadata.replicated import ReplicatedMetadata
+from ister.metadata.replicated import ReplicatedMetadata
 
 
 def of(broker: Broker, standings: Mapping[int, Standing], *, is_current: bool) -> ClusterAnswer:
@@ -115,8 +116,8 @@ def _problems(
             )
         )
     found += _waiting_topics(metadata)
-    found += _unreadable_topics(metadata, standings)
-    found += _topics_cut_short(metadata, standings)
+    found += _unreadable_topics(metadata)
+    found += _topics_cut_short(metadata)
     found += _damaged_objects(metadata)
     found += replica_problems.problems(broker, standings)
     return found
@@ -155,20 +156,20 @@ def _waiting_topics(metadata: ReplicatedMetadata) -> list[Problem]:
     return found
 
 
-def _unreadable_topics(metadata: ReplicatedMetadata, standings: Mapping[int, Standing]) -> list[Problem]:
+def _unreadable_topics(metadata: ReplicatedMetadata) -> list[Problem]:
     """Topics with sealed segments of which no copy can be read now."""
     found: list[Problem] = []
     waiting: dict[int, list[str]] = {}
     left: dict[int, list[str]] = {}
     is_alive = functools.cache(metadata.is_alive)
-    unread = {m: {*told.incomplete} - {*told.unmendable} for m, told in standings.items()}
+    nodes = metadata.state.nodes
     for topic in metadata.state.topics.values():
         holders = {
             tuple(segment.replicas)
             for segment in topic.segments[:-1]
             if not segment.is_empty
             and segment.history is None
-            and not any(is_alive(m) and segment.uid not in unread.get(m, ()) for m in segment.replicas)
+            and not any(is_alive(m) and is_readable(segment, m, nodes) for m in segment.replicas)
         }
         for replicas in sorted(holders):
             if not replicas:
@@ -234,14 +235,12 @@ def _damaged_objects(metadata: ReplicatedMetadata) -> list[Problem]:
     return found
 
 
-def _topics_cut_short(metadata: ReplicatedMetadata, standings: Mapping[int, Standing]) -> list[Problem]:
+def _topics_cut_short(metadata: ReplicatedMetadata) -> list[Problem]:
     """Topics with sealed segments whose whole copies left with their disks, and what is left ends short."""
-    nodes, short = metadata.state.nodes, missing.short_copies(standings)
+    nodes = metadata.state.nodes
     cut: dict[str, list[missing.Missing]] = {}
-    for topic in metadata.state.topics.values() if short else ():
-        parts = [
-            one for one in missing.parts_of(topic, nodes, short) if not missing.is_gone(one.segment, nodes)
-        ]
+    for topic in metadata.state.topics.values():
+        parts = [one for one in missing.parts_of(topic, nodes) if not missing.is_gone(one.segment, nodes)]
         if parts:
             cut[topic.name] = parts
     if not cut:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ister.broker.topic.topic_log import TopicLog
+from ister.metadata.commands import Reported
+from ister.metadata.copies import is_mendable, is_missing, state_of
 from ister.metadata.moves import MoveStage
 from ister.metadata.state import LostRange, SegmentState, TopicState
 from ister.protocol.messages import CopyDescription, SegmentDescription, TopicDescription
@@ -28,10 +30,15 @@ _NOT_WHOLE = ("behind", "incomplete", "damaged", "gone")
 
 
 async def ask_about(broker: Broker, topic: TopicLog) -> dict[int, Standing]:
-    """How the copies of its sealed segments are, by those who have them; of the open one its leader knows,
-    and those who get nothing of it know why."""
+    """How the copies of its open segment are: its leader knows, and those who get nothing of it know why. Who
+    has what was given up says so."""
     state = topic.state
-    members = [member for segment in state.segments[:-1] for member in segment.replicas]
+    members = [
+        member
+        for segment in state.segments[:-1]
+        if segment.lost_from is not None
+        for member in segment.replicas
+    ]
     members += [behind.member for behind in topic.facts.followers_behind() if behind.why]
     if state.open_segment.recovery:
         members.append(state.open_segment.coordinator)
@@ -132,7 +139,7 @@ def _segments(broker: Broker, topic: TopicLog, standings: Mapping[int, Standing]
     found: list[SegmentDescription] = []
     for segment in topic.state.segments:
         if segment.is_sealed:
-            copies = _sealed_copies(broker, segment, standings)
+            copies = _sealed_copies(broker, segment)
             state = "in history" if segment.is_released else "sealed"
             if segment.lost_from is not None:
                 state = f"lost from {segment.lost_from} on"
@@ -192,16 +199,14 @@ def why_not(behind: Behind, standings: Mapping[int, Standing]) -> str:
     return (told.disk if told is not None else "") or behind.why
 
 
-def _sealed_copies(
-    broker: Broker, segment: SegmentState, standings: Mapping[int, Standing]
-) -> list[CopyDescription]:
+def _sealed_copies(broker: Broker, segment: SegmentState) -> list[CopyDescription]:
     copies: list[CopyDescription] = []
     if segment.is_empty:
         return copies  # given up whole: there is nothing to have
     for member in segment.replicas:
         copy = _why_missing(broker, member)
         if copy is None:
-            copy = _as_told(node_of(member), segment.uid, standings.get(member))
+            copy = _as_known(broker, segment, member)
         if copy is not None:
             copies.append(copy)
     return copies
@@ -216,17 +221,16 @@ def _why_missing(broker: Broker, member: int) -> CopyDescription | None:
     return None
 
 
-def _as_told(node: int, uid: int, standing: Standing | None) -> CopyDescription | None:
-    if standing is None:
-        return CopyDescription(node, "unknown", why="it did not say in time")
-    if not standing.has_looked:
-        return CopyDescription(node, "unknown", why="it was started, and has not looked at its copies yet")
-    if uid in standing.unmendable:
-        return CopyDescription(node, "damaged", why="damage was found, and no other copy is better")
-    if uid in standing.damaged:
-        return CopyDescription(node, "damaged", why="damage was found, and it is being replaced")
-    if uid in standing.incomplete:
-        return CopyDescription(node, "incomplete", why="it is being completed")
-    if standing.incomplete_count > len(standing.incomplete):
-        return CopyDescription(node, "unknown", why="too many copies there are incomplete to tell")
-    return None
+def _as_known(broker: Broker, segment: SegmentState, member: int) -> CopyDescription | None:
+    """By what the metadata has of it (C5)."""
+    if not is_missing(segment, member, broker.clock.now_us()):
+        return None
+    node, state = node_of(member), state_of(segment, member)
+    mends = is_mendable(segment, broker.metadata.state.nodes)
+    match state:
+        case Reported.DAMAGED if not mends:
+            return CopyDescription(node, "damaged", why="damage was found, and no other copy is better")
+        case Reported.DAMAGED:
+            return CopyDescription(node, "damaged", why="damage was found, and it is being replaced")
+        case _:
+            return CopyDescription(node, "incomplete", why="it is being completed")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from ister.broker.view.descriptions import clock_time, recovery_detail
 from ister.broker.view.shortage import Shortage, shortage
+from ister.metadata.commands import Reported
+from ister.metadata.copies import is_mendable
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.messages import Problem
 from ister.protocol.peer import node_of
@@ -30,7 +32,7 @@ def problems(broker: Broker, standings: Mapping[int, Standing]) -> list[Problem]
         *_unknown(broker, standings),
         *_recoveries(broker, standings),
         *_too_few(broker),
-        *_damaged(broker, standings),
+        *_damaged(broker),
         *_faults(broker, standings),
     ]
 
@@ -259,13 +261,20 @@ def _to_start(broker: Broker, away: list[int], then: str = "") -> str:
     return f"start {_nodes(back)} with the old --data-dir{then}" if back else ""
 
 
-def _damaged(broker: Broker, standings: Mapping[int, Standing]) -> list[Problem]:
+def _damaged(broker: Broker) -> list[Problem]:
+    """Copies that were found damaged, by node; and whether somebody has them whole."""
     found: list[Problem] = []
-    keys = _keys(broker) if any(standing.damaged for standing in standings.values()) else {}
-    for member, standing in sorted(standings.items()):
-        node, lost = node_of(member), set(standing.unmendable)
-        names = [keys[uid] for uid in standing.damaged if uid in keys and uid not in lost]
-        worse = [keys[uid] for uid in standing.unmendable if uid in keys]
+    nodes = broker.metadata.state.nodes
+    copies: dict[int, list[str]] = {}
+    records: dict[int, list[str]] = {}
+    for topic in broker.metadata.state.topics.values():
+        for segment in topic.segments:
+            for told in segment.told:
+                if told.state == Reported.DAMAGED and broker.metadata.is_alive(told.member):
+                    which = copies if is_mendable(segment, nodes) else records
+                    which.setdefault(node_of(told.member), []).append(topic.key_of(segment))
+    for node in sorted({*copies, *records}):
+        names, worse = copies.get(node, []), records.get(node, [])
         if worse:
             found.append(
                 Problem(
@@ -285,11 +294,6 @@ def _damaged(broker: Broker, standings: Mapping[int, Standing]) -> list[Problem]
                 )
             )
     return found
-
-
-def _keys(broker: Broker) -> dict[int, str]:
-    topics = broker.metadata.state.topics.values()
-    return {segment.uid: topic.key_of(segment) for topic in topics for segment in topic.segments}
 
 
 def _faults(broker: Broker, standings: Mapping[int, Standing]) -> list[Problem]:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from ister.broker.losses.missing import gone_from, short_copies
+from ister.metadata.copies import gone_from, is_missing
 from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.peer import node_of
 from ister.protocol.standing import Standing
@@ -27,7 +27,7 @@ class Shortage:
     """Count topic by topic (`add`); then look. It holds for the moment at which it was made."""
 
     def __init__(self, broker: Broker, standings: Mapping[int, Standing]) -> None:
-        """`standings` are what members say of their own copies; of those not in it only their nodes count."""
+        """`standings` are what members say of what they lead, and of their disks."""
         self.segments = 0
         self.copies = 0
         self.topics: dict[str, None] = {}
@@ -51,9 +51,7 @@ class Shortage:
         self._metadata = broker.metadata
         self._nodes = len(broker.metadata.state.active_members)
         self._members: dict[int, _Member] = {}
-        self._incomplete = {member: set(told.incomplete) for member, told in standings.items()}
-        self._short = short_copies(standings)
-        self._starting = {member for member, told in standings.items() if not told.has_looked}
+        self._now_us = broker.clock.now_us()
         self._lagging = {
             (follower.segment_uid, follower.member): follower.why or f"it lacks {follower.lacks:,} records"
             for told in standings.values()
@@ -70,7 +68,7 @@ class Shortage:
             bad = [member for member in segment.replicas if not self._is_good(segment, member)]
             good = len(segment.replicas) - len(bad)
             if good < wanted:
-                if gone_from(segment, self._metadata.state.nodes, self._short) is not None:
+                if gone_from(segment, self._metadata.state.nodes) is not None:
                     continue  # nobody can make them: `cluster_view` says that records are lost
                 self.segments += 1
                 self.copies += wanted - good
@@ -88,8 +86,7 @@ class Shortage:
         return found
 
     def _is_incomplete(self, segment: SegmentState, member: int) -> bool:
-        is_starting = segment.is_sealed and member in self._starting
-        return is_starting or segment.uid in self._incomplete.get(member, ())
+        return is_missing(segment, member, self._now_us)
 
     def _is_good(self, segment: SegmentState, member: int) -> bool:
         return (

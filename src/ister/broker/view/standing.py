@@ -1,4 +1,6 @@
-"""How this node's copies of segments are, told to the others; and what the others say of theirs.
+"""How what this node leads, recovers and writes is, told to the others; and what the others say of theirs.
+
+How its copies of sealed segments are is in the metadata (`metadata.copies`).
 
 For views that people are shown, and nothing else: nobody decides by it. A node that does not answer at once
 is left out, and what it has is then not known.
@@ -36,24 +38,15 @@ class Standings:
     def __init__(self, broker: Broker, replication: NodeReplication) -> None:
         self._broker = broker
         self._replication = replication
-        self._sealed_at: dict[int, float] = {}
-        """Segments that were sealed a moment ago."""
-        self._has_looked = False
         self._began_us: dict[int, int] = {}
         """Topics whose open segment is being recovered, and since when the last one has begun."""
 
-    def look(self, now: float) -> None:
-        """Now and then, from the moment on at which this node has begun to look at its copies."""
-        self._has_looked = True
-        self._sealed_at = {uid: at for uid, at in self._sealed_at.items() if now - at < PASSING_SECONDS}
+    def look(self) -> None:
+        """Now and then."""
         for uid in list(self._began_us):
             topic = self._broker.metadata.state.topic_by_uid(uid)
             if topic is None or not topic.open_segment.recovery:
                 del self._began_us[uid]
-
-    def sealed(self, segment_uid: int) -> None:
-        """Its copies are looked at now: that is no news, unless it takes long."""
-        self._sealed_at[segment_uid] = monotonic()
 
     def recovery_began(self, topic_uid: int) -> None:
         self._began_us[topic_uid] = self._broker.clock.now_us()
@@ -70,14 +63,11 @@ class Standings:
     def own(self, topic_uid: int = 0) -> Standing:
         state = self._broker.metadata.state
         topic = state.topic_by_uid(topic_uid)
-        incomplete = self._incomplete(topic)
-        completions = self._replication.completions
-        damaged = [uid for uid in incomplete if completions.is_damaged(uid)][:SEGMENTS_TOLD]
         return Standing(
-            incomplete=incomplete[:SEGMENTS_TOLD],
-            incomplete_count=len(incomplete),
-            damaged=damaged,
-            unmendable=[uid for uid in damaged if not completions.is_incomplete(uid)],
+            incomplete=[],
+            incomplete_count=0,
+            damaged=[],
+            unmendable=[],
             followers=self._followers(topic_uid),
             recoveries=[
                 RecoveryStanding(*found)
@@ -86,9 +76,7 @@ class Standings:
             ],
             faults=self._faults(topic_uid),
             notes=self._aside(topic) if topic is not None else [],
-            has_looked=self._has_looked,
-            disk=self._replication.copies.followers.disk_fault or completions.disk_fault,
-            short=self._short(topic),
+            disk=self._replication.copies.followers.disk_fault or self._replication.completions.disk_fault,
         )
 
     def _aside(self, topic: TopicState) -> list[str]:
@@ -99,19 +87,6 @@ class Standings:
             for segment in topic.segments
             for tail in aside.get(segment.uid, ())
         ][:TOPICS_TOLD]
-
-    def _incomplete(self, topic: TopicState | None) -> list[int]:
-        behind = self._replication.completions.behind
-        if topic is not None:
-            uids = {segment.uid for segment in topic.segments}
-            return [uid for uid in behind if uid in uids]
-        now, sealed_at = monotonic(), self._sealed_at
-        return [uid for uid in behind if uid not in sealed_at or now - sealed_at[uid] >= PASSING_SECONDS]
-
-    def _short(self, topic: TopicState | None) -> list[tuple[int, int]]:
-        uids = {segment.uid for segment in topic.segments} if topic is not None else None
-        short = self._replication.completions.short
-        return [found for found in short if uids is None or found[0] in uids][:SEGMENTS_TOLD]
 
     def _led(self, topic_uid: int) -> Iterable[TopicLog]:
         if not topic_uid:
