@@ -37,12 +37,25 @@ def test_i2_the_second_of_three_disks_does_not_give_its_place_away_without_a_wor
     run_story(story, **SETTINGS)
 
 
-def test_i2_the_second_disk_of_a_sealed_segment_is_not_given_away_while_the_third_ends_short() -> None:
+def test_c3_neither_disk_of_a_sealed_segment_is_given_away_while_the_third_ends_short() -> None:
+    """Two have all of it, and two are needed: neither may come up empty before the third has it too."""
+
     async def story(world: World) -> None:
         found = await left_behind(world, more=8)  # 0 to 11 acknowledged, 0 to 9 sealed; the third has 0 to 3
         first = found.spare[0].topic("t").state.segments[0]
         assert first.end_offset is not None and first.end_offset >= 10
         assert set(first.replicas) == {node.member for node in (*found.ahead, found.behind)}
-        await check_the_second_is_asked_for(world, found)
+        mounts = [node.disk for node in found.ahead]
+        for node in found.ahead:
+            node.wipe()
+            with pytest.raises(JoinFailed):
+                await node.start(join=f"{found.spare[0].host}:6001")
+        for node, disk in zip(found.ahead, mounts, strict=True):
+            node.disk = disk
+            await node.start()
+        world.network.heal()
+        await asyncio.sleep(20)
+        async with world.connect() as log:
+            assert [one.value async for one in log.read("t")][:10] == numbers(10)
 
     run_story(story, nodes=5, replicas=3, replica_lost_ms=60_000, segment_records=10)
