@@ -9,7 +9,7 @@ With one replica nothing can be reached but what is sealed. With several, those 
 by the recovery that waits for the others; the longest log among them is kept, and its node is the one that
 proposes: it folds the producers' table from what it has.
 
-How a topic stands is `loss_view`'s; sealed segments that left with their disks are `gone_losses`'.
+How a topic stands is `loss_view`'s; sealed segments that left with their disks are `given_up`'.
 """
 
 from __future__ import annotations
