@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ister.wal.recovery import SegmentIdentity
 
 from ister.errors import BadRequest, RequestTimeout
 from ister.frame import HEADER_SIZE
@@ -18,6 +17,7 @@ from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.replication import NOT_YET, Copy, CopyAnswer
 from ister.replication.copies.leaving import LeavingCopies
 from ister.replication.places import Place
+from ister.wal.opening import SegmentIdentity
 from tests.cluster_world import World, WorldNode, run_story
 from tests.metadata.chains import FOUR, ONE, THREE, TWO, apply, create, node, seal, state_after, the_topic
 from tests.replication.repair_helpers import fill, is_healed, newest, path_of, sealed, until
