@@ -17,8 +17,8 @@ from ister.protocol.codec import decode_header, encode_header
 from ister.protocol.replication import NOT_YET, Copy, CopyAnswer
 from ister.replication.copies.leaving import LeavingCopies
 from ister.replication.places import Place
+from ister.testing.cluster import World, WorldNode, run_story
 from ister.wal.opening import SegmentIdentity
-from tests.cluster_world import World, WorldNode, run_story
 from tests.metadata.chains import FOUR, ONE, THREE, TWO, apply, create, node, seal, state_after, the_topic
 from tests.replication.repair_helpers import fill, is_healed, newest, path_of, sealed, until
 
