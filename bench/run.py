@@ -62,6 +62,14 @@ SPARK: Final[dict[str, tuple[str, dict[str, int]]]] = {
     "spark_writes": ("writes", {"rows": 2_000_000}),
 }
 """By name in the results: which bench of Spark, and how much of what."""
+HISTORY: Final[dict[str, tuple[str, dict[str, int | str]]]] = {
+    "history": ("history", {"mib": 1024}),
+    "history_s3": ("history", {"mib": 1024, "store": "s3"}),
+    "moves": ("cluster.move", {"moves": 500, "history": 0}),
+    "moves_1g": ("cluster.move", {"moves": 500, "history": 1 << 30}),
+    "moves_5g": ("cluster.move", {"moves": 500, "history": 5 << 30}),
+}
+"""By name in the results: which bench of the history and of moves, and how much of what."""
 SUBSCRIPTIONS: Final = "subscriptions"
 REPLICATED: Final = "replicated"
 REPLICATED_RECORDS: Final = 4_000_000
@@ -103,6 +111,24 @@ def measure_spark(quick: bool, repeats: int | None, only: Sequence[str]) -> dict
             say(f"{' '.join(command[1:])} failed, as it said above: it is left out")
             continue
         results[name] = {key: value for key, value in json.loads(done.stdout).items() if key != "machine"}
+    return results
+
+
+def measure_history(quick: bool, only: Sequence[str]) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    for name, (bench, options) in HISTORY.items():
+        if only and name not in only:
+            continue
+        say(f"history and moves: {name}")
+        command = [sys.executable, "-m", f"bench.{bench}"]
+        for option, value in options.items():
+            asked = value // QUICK_PART if quick and isinstance(value, int) else value
+            command += [f"--{option}", str(asked)]
+        done = subprocess.run(command, stdout=subprocess.PIPE)
+        if done.returncode != 0:
+            say(f"{' '.join(command[1:])} failed, as it said above: it is left out")
+            continue
+        results[name] = json.loads(done.stdout)
     return results
 
 
@@ -230,6 +256,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
             *CLUSTER,
             REPLICATED,
             SUBSCRIPTIONS,
+            *HISTORY,
             *SPARK,
             *(peer.name for peer in (*PEERS, *PEERS_OF_THREE)),
         ],
@@ -251,6 +278,7 @@ def main(arguments: Sequence[str]) -> int:
         own |= measure_cluster(asked.quick, asked.only)
     peers = {} if asked.no_peers else measure_peers(asked.quick, asked.repeats, asked.only)
     spark = {} if asked.peers else measure_spark(asked.quick, asked.repeats, asked.only)
+    history = {} if asked.peers else measure_history(asked.quick, asked.only)
     subscriptions = {}
     if not asked.peers and (not asked.only or SUBSCRIPTIONS in asked.only):
         subscriptions = measure_subscriptions(asked.quick, asked.repeats, not asked.no_peers)
@@ -261,6 +289,7 @@ def main(arguments: Sequence[str]) -> int:
         "ister": own,
         "peers": peers,
         "spark": spark,
+        "history": history,
         "subscriptions": subscriptions,
     }
     tell_of_unsteady({"ister": own, "peers": peers})
