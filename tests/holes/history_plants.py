@@ -36,12 +36,18 @@ from tests.history.test_hybrid_reading import OLD, all_released
 from tests.holes import cluster_plants, replica_plants
 from tests.holes.cluster_plants import fill
 from tests.moves.moving_helpers import a_node_other_than, arrived, ended, moved
-from tests.replication.repair_helpers import durable, newest, path_of, sealed, until
+from tests.replication import repair_helpers
+from tests.replication.repair_helpers import durable, newest, path_of, sealed
 
 Plant = Callable[[], AbstractContextManager[Any]]
 Story = Callable[[], None]
 
 GARBAGE = b"\x49\x53\x54\x52 half a frame"
+
+
+async def until(holds: Callable[[], bool], seconds: float = 60) -> None:
+    """Not for long: with the mistake put in, what is waited for never comes."""
+    await repair_helpers.until(holds, seconds)
 
 
 async def the_history_is_the_line(world: World, segments: int, topic: str = "t") -> list[bytes | None]:
@@ -51,7 +57,7 @@ async def the_history_is_the_line(world: World, segments: int, topic: str = "t")
         gone = (not durable(world, node, one) for node in world.up for one in published(world, topic))
         return all_released(world, segments) and all(gone)
 
-    await until(is_there, seconds=900)
+    await until(is_there, seconds=150)
     assert world.store is not None
     async with world.connect() as log:
         line = await read_all(log, topic)
@@ -517,7 +523,7 @@ def a_leader_is_gone_before_its_export() -> None:
             assert await log.offsets_at("t", "latest") == 9
             for number in range(9, 15):
                 assert (await log.append("t", [b"%d" % number])).base_offset == number
-            await until(lambda: newest(world).topic("t").state.segments[0].history is not None, seconds=900)
+            await until(lambda: newest(world).topic("t").state.segments[0].history is not None, seconds=150)
             assert await read_all(log, "t") == numbers(15)
 
     run_story(story, has_store=True, replicas=3, segment_records=4)
