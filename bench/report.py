@@ -230,6 +230,9 @@ def history_table(spark: dict[str, Any]) -> list[str]:
             _history_row("tier to zstd Parquet", 300, found["mb_per_s"]["tier"], throughput),
             _history_row("audit", 600, found["mb_per_s"]["audit"], throughput),
         ]
+    if "spark_compact" in spark:
+        rate = spark["spark_compact"]["mb_per_s"]["compact"]
+        lines.append(_history_row("compact into objects of 512 MB", 250, rate, throughput))
     for name, topic in spark.get("spark_growth", {}).get("topics", {}).items():
         lines.append(_history_row(f"planning a table of {name}", 2.0, topic["plan_s"], _seconds, most=True))
     if lines:

@@ -59,6 +59,7 @@ SPARK: Final[dict[str, tuple[str, dict[str, int]]]] = {
     "spark_scan": ("scan", {"rows": 10_000_000}),
     "spark_history": ("history", {"rows": 10_000_000}),
     "spark_growth": ("growth", {"gigabytes": 100, "segments": 10_000}),
+    "spark_compact": ("compact", {"megabytes": 2000}),
     "spark_writes": ("writes", {"rows": 2_000_000}),
 }
 """By name in the results: which bench of Spark, and how much of what."""

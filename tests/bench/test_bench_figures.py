@@ -188,7 +188,10 @@ def test_what_history_has_is_shown_beside_what_was_asked() -> None:
         "mb_per_s": {"tier": 250.0, "audit": 900.0},
     }
     growth = {"topics": {"100 GB": {"plan_s": 0.02}, "10000 segments": {"plan_s": 2.5}}}
-    shown = figures({**a_run(), "spark": {"spark_history": history, "spark_growth": growth}})
+    compact = {"mb_per_s": {"compact": 260.0, "copy": 500.0}}
+    spark = {"spark_history": history, "spark_growth": growth, "spark_compact": compact}
+    shown = figures({**a_run(), "spark": spark})
+    assert "| compact into objects of 512 MB | at least 250 MB/s | 260 MB/s | yes |" in shown
     assert "| scan of all of Kafka's columns | at least 2.70 M rows/s | 3.00 M rows/s | yes |" in shown
     assert "of Parquet's rate | at least 0.90 | 0.55 | **no** |" in shown
     assert "| tier to zstd Parquet | at least 300 MB/s | 250 MB/s | **no** |" in shown
