@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hurried import HURRIED
 from spark_cluster import ConnectServer, StandaloneSpark
 
 from ister import sync
@@ -30,6 +31,7 @@ class BrokerProcess:
         """With `history`, a directory for what is sealed."""
         self.data_dir = data_dir
         kept = {} if history is None else {"storage_mode": "shared_fs", "storage_url": history.as_uri()}
+        self._program = SERVE if history is None else HURRIED + SERVE
         self._settings = [part for each in kept.items() for part in ("--set", "=".join(each))]
         self._port = 0
         self.start()
@@ -38,7 +40,17 @@ class BrokerProcess:
         where = ["--data-dir", str(self.data_dir), "--client-port", str(self._port), "--admin-port", "-1"]
         where += self._settings
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, "serve", *where, "--output", "json", "--log-level", "warning"],
+            [
+                sys.executable,
+                "-c",
+                self._program,
+                "serve",
+                *where,
+                "--output",
+                "json",
+                "--log-level",
+                "warning",
+            ],
             stdout=subprocess.PIPE,
         )
         assert self._process.stdout is not None

@@ -15,6 +15,7 @@ import pytest
 from bench.cluster.nodes import ClusterProcesses, running_cluster
 from gates import PAIR, append_numbers, gated, wait_for
 from history_helpers import until_released
+from hurried import SERVE_HURRIED
 
 import ister
 from ister import sync
@@ -41,7 +42,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
         "storage_url": kept.as_uri(),
         "export_after_ms": 0,
     }
-    with running_cluster(tmp_path_factory.mktemp("cluster"), settings) as found:
+    with running_cluster(tmp_path_factory.mktemp("cluster"), settings, SERVE_HURRIED) as found:
         asyncio.run(found.wait_whole())
         yield found
 

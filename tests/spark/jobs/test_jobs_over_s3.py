@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from bench.cluster.nodes import ClusterProcesses, running_cluster
+from hurried import SERVE_HURRIED
 from job_helpers import new_topic, numbered, offsets_of, read_delta, values_of
 from spark_cluster import StandaloneSpark, run_script
 from tests.io.weed import BUCKET, S3Server
@@ -48,7 +49,7 @@ def brokers(server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Itera
         "storage_mode": "object_store",
         "storage_url": f"s3://{BUCKET}/kept",
     }
-    with running_cluster(tmp_path_factory.mktemp("brokers"), settings) as cluster:
+    with running_cluster(tmp_path_factory.mktemp("brokers"), settings, SERVE_HURRIED) as cluster:
         asyncio.run(cluster.wait_whole())
         yield cluster
 
