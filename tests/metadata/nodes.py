@@ -4,42 +4,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from ister.errors import InvariantBroken, IsterError
-from ister.metadata.codec import COMMANDS, CommandSet
+from ister.metadata.codec import COMMANDS
 from ister.metadata.commands import CreateTopic, Result, SealSegment
 from ister.metadata.replicated import ReplicatedMetadata
 from ister.protocol.messages import TopicSettings
 from ister.protocol.peer import JoinAnswer, NodeAddress, node_of
 from ister.testing import Loss, SimDisk, SimNetwork, SimProcess, VirtualLoop
+from ister.testing.machine import SimMachine
 from tests.metadata.chains import seal
 
 PEER_PORT = 6001
 CLIENT_PORT = 9091
 
 
-@dataclass
-class Node:
+class Node(SimMachine):
     """A machine with a disk, and the process on it, if it runs."""
 
-    number: int
-    loop: VirtualLoop
-    network: SimNetwork
-    disk: SimDisk
-    disk_id: str
-    snapshot_every: int = 25
-    peer_port: int = PEER_PORT
-    starts: int = 0
-    cluster_id: str = ""
-    store: ReplicatedMetadata | None = None
-    process: SimProcess | None = None
-    fatal: list[IsterError] = field(default_factory=list)
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the node was told to stop, as a broker would then."""
-    restored: int = 0
-    build: CommandSet = COMMANDS
-    """What its next process knows."""
+    def __init__(
+        self, number: int, loop: VirtualLoop, network: SimNetwork, disk: SimDisk, disk_id: str
+    ) -> None:
+        self.number, self.disk_id = number, disk_id
+        super().__init__(loop, network, self.name, disk)
+        self.snapshot_every = 25
+        self.peer_port = PEER_PORT
+        self.starts = 0
+        self.cluster_id = ""
+        self.store: ReplicatedMetadata | None = None
+        self.fatal: list[IsterError] = []
+        self.stopping = asyncio.Event()
+        """Set when the node was told to stop, as a broker would then."""
+        self.restored = 0
+        self.build = COMMANDS
+        """What its next process knows."""
 
     @property
     def name(self) -> str:
@@ -128,15 +126,17 @@ class Node:
         self.restored += 1
 
     def kill(self, *, power: bool = False, loss: Loss | None = None) -> None:
-        assert self.process is not None
-        self.disk.crash(loss) if power else self.disk.kill()
-        self.network.kill(self.name)
-        self.process.kill()
+        if power:
+            self.lose_power(loss)
+        else:
+            super().kill()
+
+    def died(self) -> None:
         self.store = None
 
     def wipe(self) -> None:
         """Another disk, with nothing on it."""
-        self.disk = SimDisk(self.loop.fork(f"wiped-{self.number}-{self.starts}"))
+        self.take_disk(SimDisk(self.loop.fork(f"wiped-{self.number}-{self.starts}")))
         self.disk_id = f"{int(self.disk_id, 16) + 0x1000:016x}"
         self.cluster_id = ""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import dataclass, field
 
 import pytest
 from raft_words import Words
@@ -24,27 +23,24 @@ from ister.raft import (
     encode_message,
 )
 from ister.raft.driver import RaftNode
-from ister.testing import SimDisk, SimNetwork, SimProcess, VirtualLoop, simulate
+from ister.testing import SimDisk, SimNetwork, VirtualLoop, simulate
+from ister.testing.machine import SimMachine
 
 
 def address(number: int) -> NodeAddress:
     return NodeAddress(number, f"{number:016x}", f"node-{number}", 6001, f"node-{number}", 9091)
 
 
-@dataclass
-class Member:
-    number: int
-    loop: VirtualLoop
-    network: SimNetwork
-    disk: SimDisk
-    process: SimProcess | None = None
-    words: Words = field(default_factory=Words)
-    fatal: list[IsterError] = field(default_factory=list)
-    raft: RaftNode | None = None
+class Member(SimMachine):
+    def __init__(self, number: int, loop: VirtualLoop, network: SimNetwork, disk: SimDisk) -> None:
+        super().__init__(loop, network, f"node-{number}", disk)
+        self.number = number
+        self.words = Words()
+        self.fatal: list[IsterError] = []
+        self.raft: RaftNode | None = None
 
     async def start(self, members: list[int], *, bootstrap: bool = False) -> None:
-        self.process = SimProcess(self.loop, f"node-{self.number}")
-        await self.process.start(self._run(members, bootstrap), name="start")
+        await self.begin(self._run(members, bootstrap))
 
     async def _run(self, members: list[int], bootstrap: bool) -> None:
         host = self.network.host(f"node-{self.number}")
@@ -76,14 +72,7 @@ class Member:
         peers.know([address(number) for number in range(1, 6)], me.member)
         self.raft = raft
 
-    def kill(self, *, power: bool = False) -> None:
-        assert self.process is not None
-        if power:
-            self.disk.crash()
-        else:
-            self.disk.kill()
-        self.network.kill(f"node-{self.number}")
-        self.process.kill()
+    def died(self) -> None:
         self.raft = None
 
 
@@ -153,7 +142,8 @@ def test_what_was_committed_survives_killed_leaders_and_power_cuts(seed: int) ->
             said.append(b"w%d" % number)
             if rng.random() < 0.2:
                 victim = rng.choice(list(group.members.values()))
-                victim.kill(power=rng.random() < 0.5)
+                die = victim.lose_power if rng.random() < 0.5 else victim.kill
+                die()
                 await asyncio.sleep(rng.random() * 2)
                 await victim.start([])
         for words in await group.settle():
@@ -197,7 +187,7 @@ def test_all_members_restarted_twice_in_a_row_have_everything() -> None:
             await group.say(b"w%d" % number)
         for _ in range(2):
             for member in group.members.values():
-                member.kill(power=True)
+                member.lose_power()
             for member in group.members.values():
                 await member.start([])
         await group.say(b"after")
