@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +13,12 @@ from job_helpers import data_files, new_topic, numbered, offsets_of, read_table,
 
 from ister import sync
 from ister.spark import audit, tier
+from ister.spark.jobs.lake.folders import LocalFolder
 from ister.spark.jobs.lake.opening import Target, find_table
 from ister.spark.jobs.lake.parquet import ParquetTable
-from ister.spark.jobs.lake.table import DataFile
+from ister.spark.jobs.lake.table import Coverage, DataFile, Origin
 from ister.spark.jobs.tiering.optimizing import small_together
+from ister.spark.jobs.tiering.plan import log_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,6 +88,36 @@ def test_an_exchange_that_comes_late_changes_nothing(
     assert not one.replace(old, [DataFile("ister-late.parquet", 1, END, 0, END - 1)])
     assert one.files() == after
     assert list(offsets_of(read_table("parquet", tmp_path / "t", topic))) == list(range(END))
+
+
+class Overtaken(LocalFolder):
+    """Somebody else commits just before the first one does."""
+
+    def __init__(self, path: Path, other: Callable[[], object]) -> None:
+        super().__init__(path)
+        self._other = [other]
+
+    def put_if_absent(self, name: str, text: str) -> bool:
+        if self._other:
+            self._other.pop()()
+        return super().put_if_absent(name, text)
+
+
+def test_a_commit_that_an_exchange_overtakes_is_taken_and_one_that_a_commit_overtakes_is_not(
+    tmp_path: Path,
+) -> None:
+    origin = Origin("c1", "default/orders", 7)
+    other = ParquetTable.create(str(tmp_path / "t"), origin, log_schema(), ())
+    small = [DataFile(f"ister-{n}.parquet", 10, 5, 5 * n, 5 * n + 4) for n in range(2)]
+    assert other.commit(small, None, Coverage(0, 10))
+    large, more = DataFile("ister-large.parquet", 20, 10, 0, 9), DataFile("ister-more.parquet", 10, 5, 10, 14)
+    described = json.loads((tmp_path / "t" / "_ister" / "table.json").read_text())
+    folder = Overtaken(tmp_path / "t", lambda: other.replace(small, [large]))
+    assert ParquetTable(folder, described).commit([more], Coverage(0, 10), Coverage(0, 15))
+    assert {file.path for file in other.files()} == {large.path, more.path}
+    folder = Overtaken(tmp_path / "t", lambda: other.commit([], Coverage(0, 15), Coverage(0, 20)))
+    assert not ParquetTable(folder, described).commit([], Coverage(0, 15), Coverage(0, 18))
+    assert other.coverage() == Coverage(0, 20)
 
 
 def test_only_small_files_of_one_partition_go_together() -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 _TABLE: Final = "_ister/table.json"
 _COMMITS: Final = "_ister/commits"
+_ATTEMPTS: Final = 5
 
 
 class ParquetTable:
@@ -83,9 +84,15 @@ class ParquetTable:
         return Coverage.from_object(self._commit(numbers[-1])["covers"]) if numbers else None
 
     def commit(self, files: Sequence[DataFile], before: Coverage | None, after: Coverage) -> bool:
-        numbers = self._numbers()
-        found = Coverage.from_object(self._commit(numbers[-1])["covers"]) if numbers else None
-        return found == before and self._put(numbers, files, after, {})
+        for _ in range(_ATTEMPTS):
+            numbers = self._numbers()
+            found = Coverage.from_object(self._commit(numbers[-1])["covers"]) if numbers else None
+            if found != before:
+                return False
+            if self._put(numbers, files, after, {}):
+                return True
+            # Its number is taken: by files that were exchanged, if the table is where it was.
+        return False
 
     def replace(self, old: Sequence[DataFile], new: Sequence[DataFile]) -> bool:
         numbers = self._numbers()
