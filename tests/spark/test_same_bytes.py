@@ -1,4 +1,5 @@
-"""Checker 16: the same offsets through a broker, through the history and through Spark are the same bytes."""
+"""Checker 16: the same offsets through a broker, through the history and through Spark are the same bytes,
+also after objects were merged."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from history_helpers import planned, until_released
 
 from ister import sync
 from ister.frame import HEADER_SIZE
+from ister.spark import compact
 from ister.spark.frames import BrokerFrames
 from ister.spark.ranges import HOT, Loss, OffsetRange
 from ister.spark.union import UnionFrames
@@ -72,7 +74,23 @@ def test_one_offset_is_the_same_bytes_by_every_way(
     assert all(len(frame) > HEADER_SIZE for frame in frames_of_nodes)
     kept.alter_topic(TOPIC, local_retention_ms=1)
     until_released(kept, TOPIC, SEGMENTS)
-    # Brokers have it from the history now, executors too, without them.
+    check_ways_past_nodes(spark, keeper, kept, by_nodes, frames_of_nodes)
+    done = compact(spark, TOPIC, bootstrap=keeper.address)
+    assert [one.segments for one in done.merged] == [SEGMENTS]
+    for name in {entry.name for entry in kept.history(TOPIC).entries if entry.name}:
+        assert name == done.merged[0].name
+    check_ways_past_nodes(spark, keeper, kept, by_nodes, frames_of_nodes)
+
+
+def check_ways_past_nodes(
+    spark: SparkSession,
+    keeper: BrokerProcess,
+    kept: sync.Log,
+    by_nodes: list[tuple[Any, ...]],
+    frames_of_nodes: list[bytes],
+) -> None:
+    """Brokers have it from the history now, executors too, without them."""
+    uid, end = kept.describe_topic(TOPIC).uid, len(by_nodes)
     assert records(kept) == by_nodes
     with BrokerFrames(keeper.address) as brokers:
         assert frames(brokers, uid, end) == frames_of_nodes
