@@ -78,6 +78,24 @@ def test_what_was_planned_before_is_read_after_the_objects_were_replaced_and_del
     assert rows(keeper.address, parts, tier=HISTORY) == numbered(0, 45)
 
 
+def test_a_driver_that_died_behind_the_upload_and_an_executor_in_it_leave_nothing_behind(
+    keeper: BrokerProcess, kept: sync.Log
+) -> None:
+    topic = new_topic("died-behind")
+    filled(kept, topic, 4)
+    listed, before = kept.history(topic), objects_of(kept, topic)
+    (wanted,) = plan_merges(listed, kept.cluster_id, 1 << 30)
+    made = merge_in(listed.location, wanted)
+    assert objects_of(kept, topic) == before, "nobody names it"
+    root = Path(listed.location.removeprefix("file://"))
+    left = root / ".unfinished" / f"compact-{listed.topic_uid}-{wanted.name.segment_uid}" / "of-the-killed"
+    left.write_bytes(b"half of an upload")
+    assert by_hand(kept, topic) == [""]
+    assert {path.name for path in objects_of(kept, topic)} == {Path(str(made)).name}, "it was adopted"
+    assert not left.exists()
+    assert rows(keeper.address, planned(keeper.address, topic)) == numbered(0, 45)
+
+
 def test_a_part_of_a_merged_object_that_rots_is_found_and_the_others_are_read(
     spark: SparkSession, keeper: BrokerProcess, kept: sync.Log
 ) -> None:
