@@ -33,7 +33,7 @@ from ister.history.names import ObjectName
 from ister.history.objects import Making, Verified, seen_in, verify_object
 from ister.io.clock import Clock, monotonic
 from ister.io.disk import Disk, File
-from ister.io.object_store import ObjectStore, in_pieces
+from ister.io.object_store import ObjectStore
 from ister.metadata.commands import PublishObject, Result
 from ister.metadata.state import SegmentState, TopicState
 from ister.metadata.store import MetadataStore
@@ -190,17 +190,16 @@ class Exporting:
         name = f"{self._cluster_id()}/probe/{self._node.member}-{self._clock.token():016x}"
         await self._store.put_if_absent(name, b"one")
         try:
-            for again in (b"two", in_pieces(b"two")):  # which are put in place in different ways
-                try:
-                    await self._store.put_if_absent(name, again)
-                except ObjectExists:
-                    continue
-                raise ConfigError(
-                    f"the store {self._store.location} does not keep what is there: an upload under a name "
-                    f"that was taken was not refused",
-                    hint="Use a store that enforces create-if-absent: a filesystem with hard links, S3 with "
-                    "conditional writes, GCS, Azure.",
-                )
+            await self._store.put_if_absent(name, b"two")
+        except ObjectExists:
+            pass
+        else:
+            raise ConfigError(
+                f"the store {self._store.location} does not keep what is there: an upload under a name that "
+                f"was taken was not refused",
+                hint="Use a store that enforces create-if-absent: a filesystem with hard links, S3 with "
+                "conditional writes, GCS, Azure.",
+            )
         finally:
             await self._store.delete(name)
 
