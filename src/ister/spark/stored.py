@@ -35,7 +35,7 @@ from ister.io.clock import monotonic
 from ister.io.object_store import ObjectInfo, list_all
 from ister.io.stores import open_for_reading
 from ister.spark.ranges import Descriptor
-from ister.spark.windows import WINDOW_BYTES, Window
+from ister.spark.windows import SMALL_BYTES, Window
 from ister.wal.marks import uid_of
 from ister.wal.side_file import SparseIndex
 
@@ -156,9 +156,10 @@ class StoredFrames:
 
     def _seen(self, found: Descriptor) -> Stored:
         """Small parts of a merged object come with their neighbours, which are wanted next."""
-        is_small = found.stored_size and found.size < WINDOW_BYTES
-        store = self._window if is_small else self._store
-        return seen_in(store, found.position, found.size, found.stored_size)
+        if not found.stored_size or found.size > SMALL_BYTES:
+            return seen_in(self._store, found.position, found.size, found.stored_size)
+        self._window.start = found.position
+        return seen_in(self._window, found.position, found.size, found.stored_size)
 
     def _chunks(self, opened: _Opened, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Where each begins, and its bytes. Those under way are read by the store's own threads, also while

@@ -12,6 +12,8 @@ from ister.history.objects import Stored
 from ister.io.object_store import ObjectInfo
 
 WINDOW_BYTES: Final = 4 << 20
+SMALL_BYTES: Final = WINDOW_BYTES // 4
+"""A segment that is larger is read by itself: of a window, up to so much is read again with the next one."""
 
 
 class Window:
@@ -20,6 +22,8 @@ class Window:
     def __init__(self, store: Stored) -> None:
         self._store = store
         self._held: tuple[str, int, bytes] = ("", 0, b"")
+        self.start = 0
+        """Where the segment begins that is read now: its end is asked for first, and its frames then."""
 
     @property
     def location(self) -> str:
@@ -31,6 +35,7 @@ class Window:
     async def get(self, name: str, start: int, length: int) -> bytes:
         held, first, data = self._held
         if held != name or not first <= start <= start + length <= first + len(data):
-            data, first = await self._store.get(name, start, max(length, WINDOW_BYTES)), start
+            first = self.start if self.start <= start <= self.start + SMALL_BYTES else start
+            data = await self._store.get(name, first, max(start - first + length, WINDOW_BYTES))
             self._held = name, first, data
         return data[start - first : start - first + length]
