@@ -4,7 +4,8 @@ A run takes the records that are new since the last one. Spark finds each key's 
 these in the order of their offsets, and the driver commits them through the sink's ledger, which says in the
 same entry how far the source was read. So records and progress can't part: a run that dies anywhere, or two
 at once, lose and repeat nothing (internals/spark-sink.md). The ledger is named by the uids of both topics:
-one that was made again is another (I3).
+one that was made again is another (I3). A target with records and no such ledger is refused: nothing would
+ever delete the keys that they have.
 
 What the target says: of each key, the last record in it is the source's last one up to where the last run
 ended. A record without a value deletes its key: the first run leaves such keys out, later ones append that
@@ -29,9 +30,10 @@ import msgspec
 import ister
 from ister import sync
 from ister.client.log import Log
-from ister.errors import ConfigError, OffsetOutOfRange, UnknownTopic
+from ister.errors import ConfigError, OffsetOutOfRange, TableMismatch, UnknownTopic
 from ister.io.clock import monotonic
 from ister.names import normalise_topic
+from ister.protocol.messages import TopicDescription
 from ister.spark.jobs.running import Stop, parallelism
 from ister.spark.jobs.snapshot import Snapshot, take_snapshot
 from ister.spark.jobs.watching import Unwatched, Watch
@@ -138,20 +140,29 @@ def latest_by_key(
 async def _resume(bootstrap: str, snapshot: Snapshot, target: str) -> tuple[Origin, Committed | None]:
     """Whose runs these are, and the last one, finished by now."""
     async with ister.connect(bootstrap) as log:
-        uid = await _find_target(log, target, snapshot)
-        what = f"{snapshot.cluster}/{snapshot.uid}/{uid}".encode()
+        there = await _find_target(log, target, snapshot)
+        end = await log.offsets_at(target, "latest")
+        what = f"{snapshot.cluster}/{snapshot.uid}/{there.uid}".encode()
         origin = Origin.named(f"latest-{hashlib.blake2b(what, digest_size=12).hexdigest()}")
+        # Asked after the end: what another run has appended by then is in it.
+        newest = await Committer(log, origin).finish_newest()
+        if newest is None and end > there.start_offset:
+            raise TableMismatch(
+                f"{target} has records that are not of this compaction, at offsets {there.start_offset} to "
+                f"{end - 1}: of another topic, or of a {snapshot.topic} that was deleted and made again",
+                hint="Give a new topic with --to. Keys that only those records have would never be deleted.",
+            )
         await make_stage(log, origin.stage)
-        return origin, await Committer(log, origin).finish_newest()
+        return origin, newest
 
 
-async def _find_target(log: Log, target: str, snapshot: Snapshot) -> int:
+async def _find_target(log: Log, target: str, snapshot: Snapshot) -> TopicDescription:
     try:
-        return (await log.describe_topic(target)).uid
+        return await log.describe_topic(target)
     except UnknownTopic:
         # A key's latest record may be old: age is no reason to drop it.
         settings = msgspec.structs.asdict(snapshot.there.settings) | {"retention_ms": 0, "retention_bytes": 0}
-        return (await log.create_topic(target, if_absent=True, **settings)).uid
+        return await log.create_topic(target, if_absent=True, **settings)
 
 
 async def _commit(bootstrap: str, origin: Origin, batch: int, staged: list[Staged], note: Note) -> Committed:
