@@ -2,8 +2,10 @@
 
 What can fail: a job dies in the middle, or the answer to what it made got lost. Then the file is there whole,
 or it is not; who finds it there is told so, and looks what it says. In a directory a file is synced under a
-name of its own and then linked; in a bucket it is one conditional request (`If-None-Match`). A store that
-does not know the condition is refused where a table is made there: two jobs would overwrite each other.
+name of its own and then linked; in a bucket it is one conditional request (`If-None-Match`). A request whose
+answer was lost is sent again, and refused because of what it made itself: so what is there is compared, and
+texts that must be told apart have something of their own in them. A store that does not know the condition is
+refused where a table is made there: two jobs would overwrite each other.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class Folder(Protocol):
         """Of what is in a folder, without its folders."""
 
     def put_if_absent(self, name: str, text: str) -> bool:
-        """False if it was there already; then nothing is changed."""
+        """False if something else was there already; then nothing is changed."""
 
 
 def open_folder(location: str) -> Folder:
@@ -140,7 +142,7 @@ class BucketFolder:
         try:
             self._obstore.put(self._store, name, text.encode(), mode="create")
         except self._obstore.exceptions.AlreadyExistsError:
-            return False
+            return self.read(name) == text
         return True
 
 

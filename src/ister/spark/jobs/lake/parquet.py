@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -108,7 +109,12 @@ class ParquetTable:
     ) -> bool:
         """The commit behind these; whoever has made one meanwhile has its number."""
         number = numbers[-1] + 1 if numbers else 0
-        entry = {"covers": covers.to_object(), "files": [file.to_object() for file in files], **more}
+        entry = {
+            "id": uuid.uuid4().hex,  # no two commits are the same text
+            "covers": covers.to_object(),
+            "files": [file.to_object() for file in files],
+            **more,
+        }
         return self._folder.put_if_absent(f"{_COMMITS}/{number:020}.json", json.dumps(entry))
 
     def files(self) -> list[DataFile]:

@@ -3,7 +3,8 @@
 Tables with a library that compacts leave it to that. Of others the small files of each partition are
 gathered, in the order of their offsets, and tasks write each lot anew; the driver then commits the exchange,
 which changes nothing about how far the table is. What can fail: a task or the driver dies, or somebody else
-changes the table. Then the old files stay, and the new ones are in no commit and the vacuum's.
+changes the table. Then the old files stay, and the new ones are in no commit and the vacuum's. Nothing is
+removed here: a commit whose answer was lost may be there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ister.spark.jobs.lake.leftovers import filesystem_of, remove
+from ister.spark.jobs.lake.leftovers import filesystem_of
 from ister.spark.jobs.lake.table import DataFile, LakeTable
 from ister.spark.jobs.running import Stop, run_tasks
 from ister.spark.jobs.tiering.files import FileSet
@@ -53,8 +54,6 @@ def optimize_table(
     for number, new in run_tasks(spark, partial(rewrite, plan), lots, at_once=at_once, stop=stop):
         if any(table.replace(lots[number], new) for _ in range(_ATTEMPTS)):
             removed, added = removed + len(lots[number]), added + len(new)
-        else:
-            remove(plan.location, [file.path for file in new])
     return removed, added
 
 
