@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -58,31 +58,21 @@ def compact(
 
     ask_broker(terminal, lambda log: log.describe_topic(topic), **QUICK)
     with job_run(terminal, "compact", spark_options) as run:
-        if to is not None:
-            from ister.spark.jobs.latest import latest_by_key as latest_job
-
-            return LatestView(
-                latest_job(
-                    run.spark,
-                    topic,
-                    to=to,
-                    bootstrap=terminal.bootstrap,
-                    watch=run.watch,
-                    stop=run.stop,
-                )
-            )
+        from ister.spark.jobs.compact import Compacted
         from ister.spark.jobs.compact import compact as compact_job
+        from ister.spark.jobs.latest import Latest
+        from ister.spark.jobs.latest import latest_by_key as latest_job
 
-        done = compact_job(
-            run.spark,
-            topic,
-            object_bytes=object_bytes,
-            bootstrap=terminal.bootstrap,
-            watch=run.watch,
-            stop=run.stop,
-        )
+        told: dict[str, Any] = {"bootstrap": terminal.bootstrap, "watch": run.watch, "stop": run.stop}
+        done: Compacted | Latest
+        if to is not None:
+            done = latest_job(run.spark, topic, to=to, **told)
+        else:
+            done = compact_job(run.spark, topic, object_bytes=object_bytes, **told)
     if not done.is_complete:
         raise KeyboardInterrupt("stopped before the end; the same command goes on")
+    if isinstance(done, Latest):
+        return LatestView(done)
     damaged = [one for one in done.left if one.damaged]
     if damaged:
         raise CorruptSegment(

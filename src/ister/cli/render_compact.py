@@ -67,12 +67,15 @@ class LatestView(NamedTuple):
                 "records": done.records,
                 "deleted": done.deleted,
                 "without_key": done.without_key,
+                "complete": done.is_complete,
                 "seconds": round(done.seconds, 3),
             }
         ]
 
     def to_text(self, paint: Paint) -> str:
         done = self.done
+        if not done.end_offset:
+            return f"nothing to do: {done.topic} has no records"
         if done.start_offset >= done.end_offset:
             return f"{done.target} has the latest of {done.topic}: offsets up to {done.end_offset - 1:,}"
         facts = [

@@ -80,6 +80,8 @@ class Latest:
     was_done: bool = False
     """Another run did this at the same time."""
     seconds: float = 0.0
+    is_complete: bool = True
+    """False if it was stopped before the end: then nothing was appended."""
 
 
 def latest_by_key(
@@ -111,16 +113,17 @@ def latest_by_key(
             "source, or compacting more often, avoids this.",
             offsets=(done.start_offset, snapshot.start),
         )
-    if done.start_offset >= done.end_offset or stop.is_asked:
+    if done.start_offset >= done.end_offset:
         done.end_offset = done.start_offset
         return done
+    if stop.is_asked:
+        return _stopped(done)
     size = snapshot.size_between(done.start_offset, done.end_offset)
     watch.begins(f"compact {snapshot.topic}", done.end_offset - done.start_offset, size)
     try:
         staged = _stage(spark, bootstrap, snapshot, origin, done, keeps_deletes=note is not None)
         if stop.is_asked:
-            done.end_offset = done.start_offset  # nothing was decided
-            return done
+            return _stopped(done)
         batch = 0 if newest is None else newest.batch + 1
         read = Note(snapshot.cluster, snapshot.topic, snapshot.uid, done.start_offset, done.end_offset)
         committed = asyncio.run(_commit(bootstrap, origin, batch, staged, read))
@@ -131,6 +134,12 @@ def latest_by_key(
     done.end_offset = msgspec.json.decode(committed.note, type=Note).end
     done.records = sum(committed.counts.values())
     done.seconds = monotonic() - began
+    return done
+
+
+def _stopped(done: Latest) -> Latest:
+    """Before anything was decided."""
+    done.end_offset, done.is_complete = done.start_offset, False
     return done
 
 
