@@ -220,6 +220,7 @@ def test_a_sweep_spares_uploads_under_way_and_those_of_others(stores: Stores) ->
         await begun.wait()
         assert await mine.sweep_unfinished() == 0
         assert await other.sweep_unfinished() == 0
+        assert await client("one").sweep_unfinished(older_than_s=3600) == 0
         go_on.set()
         await upload
         assert await other.get("a", 0, 9) == b"0123"

@@ -30,6 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from ister.errors import ConfigError, DependencyMissing, ObjectExists, ObjectNotFound, StoreUnavailable
+from ister.io.clock import SystemClock
 from ister.io.object_store import ObjectInfo, Page, check_name
 
 log = logging.getLogger("ister.io.bucket_store")
@@ -49,7 +50,8 @@ KINDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 
 
 class BucketStore:
-    """One owner's way to the objects of a bucket, below a prefix. Of one owner only one lives at a time."""
+    """One owner's way to the objects of a bucket, below a prefix. Of one owner only one lives at a time, or
+    each sweeps by age."""
 
     def __init__(
         self, bucket: str, prefix: str, owner: str, *, scheme: str = "s3", threads: int = 4, **options: Any
@@ -163,15 +165,17 @@ class BucketStore:
         except FileNotFoundError:
             pass
 
-    async def sweep_unfinished(self) -> int:
-        return await self._run("sweep", self._own, self._sweep)
+    async def sweep_unfinished(self, older_than_s: float = 0.0) -> int:
+        return await self._run("sweep", self._own, lambda: self._sweep(older_than_s))
 
-    def _sweep(self) -> int:
+    def _sweep(self, older_than_s: float) -> int:
+        now_s = SystemClock().now_us() / 1e6
         left = [
             entry["path"]
             for entries in self._obstore.list(self._store, self._own)
             for entry in entries
             if entry["path"] not in self._under_way
+            and (not older_than_s or now_s - entry["last_modified"].timestamp() >= older_than_s)
         ]
         for path in left:
             self._delete(path)

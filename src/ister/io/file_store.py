@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ister.errors import ObjectExists, ObjectNotFound, StoreUnavailable
+from ister.io.clock import SystemClock
 from ister.io.object_store import ObjectInfo, Page, check_name, in_pieces
 
 T = TypeVar("T")
@@ -39,7 +40,8 @@ UNFINISHED = ".unfinished"
 
 
 class FilesystemStore:
-    """One owner's way to the objects under `root`. Of one owner only one lives at a time."""
+    """One owner's way to the objects under `root`. Of one owner only one lives at a time, or each sweeps by
+    age."""
 
     def __init__(self, root: Path, owner: str, *, threads: int = 4) -> None:
         check_name(owner)
@@ -113,13 +115,17 @@ class FilesystemStore:
         path = self._path(name)
         await self._run("delete", name, lambda: _remove(path))
 
-    async def sweep_unfinished(self) -> int:
-        return await self._run("sweep", self._unfinished.name, self._sweep)
+    async def sweep_unfinished(self, older_than_s: float = 0.0) -> int:
+        return await self._run("sweep", self._unfinished.name, lambda: self._sweep(older_than_s))
 
-    def _sweep(self) -> int:
+    def _sweep(self, older_than_s: float) -> int:
         if not self._unfinished.is_dir():
             return 0
-        left = [path for path in self._unfinished.iterdir() if path not in self._under_way]
+        left = [
+            path
+            for path in self._unfinished.iterdir()
+            if path not in self._under_way and (not older_than_s or _age_s(path) >= older_than_s)
+        ]
         for path in left:
             path.unlink(missing_ok=True)
         return len(left)
@@ -230,6 +236,14 @@ def _read(path: Path, start: int, length: int) -> bytes:
         return parts[0] if len(parts) == 1 else b"".join(parts)
     finally:
         os.close(fd)
+
+
+def _age_s(path: Path) -> float:
+    """Since it was written to; 0 of what is not there any more."""
+    try:
+        return SystemClock().now_us() / 1e6 - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _remove(path: Path) -> None:

@@ -75,8 +75,12 @@ class ObjectStore(Protocol):
         """Not an error if it is not there. A put of this name that is still under way is not undone."""
         ...
 
-    async def sweep_unfinished(self) -> int:
-        """Remove what uploads of this owner have left behind, but for those under way; says how many."""
+    async def sweep_unfinished(self, older_than_s: float = 0.0) -> int:
+        """Remove what uploads of this owner have left behind, but for those under way here; says how many.
+
+        Where several that live at once bear one owner's name, only `older_than_s` tells theirs from what was
+        left behind: what nobody has written to for so long, by the clocks of this machine and of the store.
+        Should it be wrong, an upload fails, and is begun anew."""
         ...
 
     def close(self) -> None:

@@ -31,6 +31,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from ister.errors import IsterError, ObjectExists, ObjectNotFound, RequestTimeout, StoreUnavailable
+from ister.io.clock import monotonic
 from ister.io.object_store import ObjectInfo, Page, check_name
 from ister.testing.faults import DeadProcess, Faults, Rule, Trace
 
@@ -46,6 +47,7 @@ class _Upload:
         self.owner = owner
         self.name = name
         self.pieces: list[bytes] = []
+        self.written_at = monotonic()
 
 
 class MemoryStore:
@@ -115,6 +117,7 @@ class MemoryStore:
         if upload not in self._uploads:
             raise StoreUnavailable(f"the upload of {upload.name} was swept away")
         upload.pieces.append(piece)
+        upload.written_at = monotonic()
         self._note(f"piece {upload.name} {len(piece)}")
 
     def complete(self, upload: _Upload) -> None:
@@ -133,8 +136,14 @@ class MemoryStore:
         found = tuple(ObjectInfo(name, len(self._objects[name])) for name in rest[:limit])
         return Page(found, found[-1].name if len(rest) > limit else None)
 
-    def sweep(self, owner: str, spared: list[_Upload]) -> int:
-        left = [upload for upload in self._uploads if upload.owner == owner and upload not in spared]
+    def sweep(self, owner: str, spared: list[_Upload], older_than_s: float) -> int:
+        left = [
+            upload
+            for upload in self._uploads
+            if upload.owner == owner
+            and upload not in spared
+            and monotonic() - upload.written_at >= older_than_s
+        ]
         for upload in left:
             self.forget(upload)
         self._note(f"sweep {owner} {len(left)}")
@@ -240,8 +249,10 @@ class MemoryClient:
         check_name(name)
         await self._ask("delete", name, lambda: self._store.delete(name))
 
-    async def sweep_unfinished(self) -> int:
-        return await self._ask("sweep", self._owner, lambda: self._store.sweep(self._owner, self._under_way))
+    async def sweep_unfinished(self, older_than_s: float = 0.0) -> int:
+        return await self._ask(
+            "sweep", self._owner, lambda: self._store.sweep(self._owner, self._under_way, older_than_s)
+        )
 
     def close(self) -> None:
         """Nothing is kept open."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from ister import sync
 from ister.errors import BadRequest, ConfigError, CorruptSegment, OffsetOutOfRange
 from ister.history.merging import plan_merges
 from ister.spark import audit, compact, latest_by_key
-from ister.spark.jobs.compact import merge_in
+from ister.spark.jobs.compact import LEFT_BEHIND_S, merge_in
 from ister.spark.ranges import HISTORY
 
 if TYPE_CHECKING:
@@ -88,11 +89,16 @@ def test_a_driver_that_died_behind_the_upload_and_an_executor_in_it_leave_nothin
     made = merge_in(listed.location, wanted)
     assert objects_of(kept, topic) == before, "nobody names it"
     root = Path(listed.location.removeprefix("file://"))
-    left = root / ".unfinished" / f"compact-{listed.topic_uid}-{wanted.name.segment_uid}" / "of-the-killed"
-    left.write_bytes(b"half of an upload")
+    left, busy = (root / ".unfinished" / "compact" / name for name in ("of-the-killed", "of-another-job"))
+    for path in (left, busy):
+        path.write_bytes(b"half of an upload")
+    an_hour_ago = busy.stat().st_mtime - LEFT_BEHIND_S
+    os.utime(left, (an_hour_ago, an_hour_ago))
     assert by_hand(kept, topic) == [""]
     assert {path.name for path in objects_of(kept, topic)} == {Path(str(made)).name}, "it was adopted"
     assert not left.exists()
+    assert busy.exists(), "another job may be at it"
+    busy.unlink()
     assert rows(keeper.address, planned(keeper.address, topic)) == numbered(0, 45)
 
 

@@ -5,7 +5,8 @@ back (`ister.history.merging`), and the driver has their descriptors replaced, r
 record passes the driver, nor a broker.
 
 What can fail, and what happens then: a job that dies leaves objects that nobody names, which the next run
-adopts or the sweeper deletes; what it had replaced stays replaced. Of two jobs at once, the one that comes
+adopts or the sweeper deletes, and uploads cut short, which a task of any job removes an hour later; what it
+had replaced stays replaced. Of two jobs at once, the one that comes
 second with a run is refused, and says so. Segments that are trimmed meanwhile leave their run as it was, for
 the next job. An object that is damaged or missing leaves its run as it was, and is named; nothing of it is
 copied.
@@ -36,6 +37,11 @@ OBJECT_BYTES: Final = 512 * 1024 * 1024
 """What a merged object has at most, unless it is said."""
 PATIENCE_S: Final = 60.0
 """So long a store may not answer before a job gives up."""
+
+LEFT_BEHIND_S: Final = 3600.0
+"""An upload that nobody has written to for so long is of a task that was killed."""
+_OWNER: Final = "compact"
+"""Of the uploads of all tasks of all jobs: whichever comes next sweeps what was left behind."""
 
 
 class MergedObject(NamedTuple):
@@ -143,13 +149,12 @@ def merge_in(url: str, wanted: Merge) -> ObjectName | str:
 
 
 async def _merge_in(url: str, wanted: Merge) -> ObjectName | str:
-    # What one that was killed at this very run has left behind bears the same name, and goes.
-    store = open_for_reading(url, f"compact-{wanted.name.topic_uid}-{wanted.name.segment_uid}")
+    store = open_for_reading(url, _OWNER)
     give_up_at, pause = monotonic() + PATIENCE_S, 0.1
     try:
         while True:
             try:
-                await store.sweep_unfinished()
+                await store.sweep_unfinished(LEFT_BEHIND_S)
                 return await merge(store, wanted)
             except CorruptSegment as error:
                 return error.message
