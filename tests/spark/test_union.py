@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import logging
 import pickle
+import platform
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from history_helpers import filled, numbered, objects_of, planned, rows, until_exported
+from history_helpers import filled, numbered, objects_of, planned, rows, until_exported, until_released
 
 from ister import sync
 from ister.errors import ConfigError, CorruptSegment, OffsetOutOfRange
 from ister.spark.frames import BrokerFrames
+from ister.spark.jobs.gaps import Noted
 from ister.spark.locating import locate
 from ister.spark.options import parse_stream_options, parse_table_options
-from ister.spark.ranges import HISTORY, HOT, UNION, Loss, OffsetRange
+from ister.spark.ranges import HISTORY, HOT, UNION, Loss, OffsetRange, Piece
+from ister.spark.union import UnionFrames
 
 if TYPE_CHECKING:
     from conftest import BrokerProcess
@@ -92,6 +97,30 @@ def test_a_missing_object_is_read_from_nodes_that_have_copies_and_named(
     with pytest.raises(CorruptSegment, match=f"offsets 10 to 19 .*{missing.name}"):
         rows(keeper.address, parts, tier=HISTORY)
     assert rows(keeper.address, parts, tier=HISTORY, fails=False) == numbered(0, 10) + numbered(20, 35)
+
+
+def test_a_store_that_is_another_one_here_makes_no_gap(
+    kept: sync.Log, keeper: BrokerProcess, tmp_path: Path
+) -> None:
+    """A directory that is not mounted, and no node has copies: brokers have the last word."""
+    filled(kept, "not-mounted", 2, local_retention_ms=1)
+    until_released(kept, "not-mounted", 2)
+    parts = [
+        replace(part, lives=tuple(_elsewhere(piece, f"file://{tmp_path}") for piece in part.lives))
+        for part in planned(keeper.address, "not-mounted")
+    ]
+    noted = Noted()
+    with UnionFrames(keeper.address) as store:
+        frames = [frame.header.base_offset for part in parts for frame in store.frames(part, noted)]
+    assert (frames[:5], noted.found) == ([0, 5, 10, 15, 20], [])
+    assert rows(keeper.address, parts) == numbered(0, 25)
+    with pytest.raises(CorruptSegment, match=f"is not in file://{tmp_path}, as {platform.node()} sees it"):
+        rows(keeper.address, parts, tier=HISTORY)
+
+
+def _elsewhere(piece: Piece, store: str) -> Piece:
+    found = piece.descriptor
+    return piece if found is None else piece._replace(descriptor=found._replace(store=store))
 
 
 def test_partitions_carry_no_secret_of_the_environment(

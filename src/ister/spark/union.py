@@ -4,14 +4,18 @@ What can happen between the plan and the read, or while it is read:
 - A range that was on nodes was exported since, moved, or released there: the task looks anew, and reads in
   the history what is in it by now.
 - An object was replaced (compaction): the descriptor of the new one is asked for, and read on from there.
-- An object is missing or damaged. Nodes that still have copies serve the rest of that segment, which is said
-  loudly; where nobody has them, the exact offsets are reported as missing (promise 5).
+- An object is missing, or so it looks from here: the store may be another one, or not be mounted. Brokers
+  are asked for the rest of that segment, which is said loudly: they have copies, or the object, or confirm
+  that nobody has it. Only then its exact offsets are reported as missing (promise 5).
+- An object is damaged. Nodes that still have copies serve the rest; where nobody has them, that is reported.
+- Who wants the history alone gets no word but its own, with the name of the machine.
 - The segment was trimmed since: its object is readable for some time yet. After that brokers say so.
 """
 
 from __future__ import annotations
 
 import logging
+import platform
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from types import TracebackType
@@ -98,10 +102,11 @@ class UnionFrames:
                 if newer is not None and newer.name != found.name:
                     found = newer
                     continue
-                if self._tier == UNION and nodes:
+                why = f"{error.message}, as {platform.node()} sees it"
+                if self._tier == UNION and (nodes or isinstance(error, ObjectNotFound)):
                     log.warning(
-                        "%s; offsets %d to %d of %s are read from brokers, which have copies",
-                        error.message,
+                        "%s; offsets %d to %d of %s are read from brokers",
+                        why,
                         at,
                         piece.end - 1,
                         wanted.topic,
@@ -109,7 +114,7 @@ class UnionFrames:
                     yield from self._of_brokers(wanted, at, piece.end, loss)
                     return
                 behind = min(error.offsets[1] if error.offsets else piece.end, piece.end)
-                loss.report(wanted.topic, at, behind, error.message, CorruptSegment)
+                loss.report(wanted.topic, at, behind, why, CorruptSegment)
                 at = behind
 
     def _of_brokers(self, wanted: OffsetRange, start: int, end: int, loss: Loss) -> Iterator[Frame]:
