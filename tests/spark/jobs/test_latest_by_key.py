@@ -13,10 +13,14 @@ from ister import sync
 from ister.cli import pipeline_compact
 from ister.cli.main import run
 from ister.cli.pipeline_common import JobRun
-from ister.errors import TableMismatch
+from ister.errors import TableMismatch, UnknownTopic
 from ister.spark import latest_by_key
+from ister.spark.jobs.latest import Latest, wanted
 from ister.spark.jobs.running import Stop
+from ister.spark.jobs.snapshot import take_snapshot
 from ister.spark.jobs.watching import Unwatched
+from ister.spark.options import parse_table_options
+from ister.spark.source.planning import plan
 
 pytestmark = pytest.mark.spark
 
@@ -54,3 +58,20 @@ def test_a_run_that_is_stopped_says_so_and_one_without_records_has_nothing_to_do
     code, out, err = said(topic)
     assert (code, out) == (130, "") and "stopped before the end" in err
     assert said(empty) == (0, f"nothing to do: default/{empty} has no records\n", "")
+
+
+def test_a_source_that_is_made_again_meanwhile_is_not_read(bootstrap: str, log: sync.Log) -> None:
+    topic = new_topic("made-again-meanwhile")
+    log.append(topic, numbered(0, 3))
+    taken = take_snapshot(log, f"default/{topic}")
+    options = wanted(bootstrap, taken, Latest(taken.topic, "default/any", 1, 3))
+
+    def planned() -> list[tuple[int, int]]:
+        parsed = parse_table_options(options)
+        return [(part.start, part.end) for part in plan(parsed, cores=2)]
+
+    assert planned() == [(1, 3)]
+    log.delete_topic(topic)
+    log.append(topic, numbered(5, 9))
+    with pytest.raises(UnknownTopic, match=f"uid {taken.uid}, which was deleted"):
+        planned()

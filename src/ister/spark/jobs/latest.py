@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -42,6 +41,8 @@ from ister.spark.sink.failpoints import reach_of_environment
 from ister.spark.sink.origin import Origin, make_stage
 from ister.spark.sink.rows import bounded
 from ister.spark.sink.staging import Staged, Stager, open_stager
+from ister.spark.source.snapshots import Snapshot as SourceSnapshot
+from ister.spark.source.snapshots import TopicSnapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -218,20 +219,26 @@ def _stage(
 
 
 def _read(spark: SparkSession, bootstrap: str, snapshot: Snapshot, done: Latest) -> DataFrame:
-    places = {
-        "startingOffsets": json.dumps({snapshot.topic: {"0": done.start_offset}}),
-        "endingOffsets": json.dumps({snapshot.topic: {"0": done.end_offset}}),
-    }
     return (
         spark.read.format("ister")
         .schema(
             "key binary, value binary, offset long, timestamp timestamp, "
             "headers array<struct<key: string, value: binary>>"
         )
-        .options(**{"bootstrap.servers": bootstrap, "subscribe": snapshot.topic, "includeHeaders": "true"})
-        .options(**places)
+        .options(**wanted(bootstrap, snapshot, done))
         .load()
     )
+
+
+def wanted(bootstrap: str, snapshot: Snapshot, done: Latest) -> dict[str, str]:
+    """The options that read the range, of this very topic, and of none that was made again under its name."""
+    there = TopicSnapshot(snapshot.uid, done.start_offset, done.end_offset)
+    offsets = SourceSnapshot(snapshot.cluster, {snapshot.topic: there})
+    return {
+        "bootstrap.servers": bootstrap,
+        "snapshot.offsets": offsets.to_text(),
+        "includeHeaders": "true",
+    }
 
 
 class _Made(NamedTuple):
