@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ister.broker.subscriptions.dispatch import Dispatcher, Past
-from ister.broker.subscriptions.handing_out import READ_BYTES, HandingOut, Source
+from ister.broker.subscriptions.handing_out import READ_BYTES, HandingOut, Selected, Source
 from ister.broker.subscriptions.policy import dead_letter, dead_letter_topic, judge
 from ister.errors import IsterError, RecordsLost, StaleDelivery, SubscriptionBusy
 from ister.frame import DEFAULT_LIMIT, frames_in
@@ -250,10 +250,9 @@ class Owned:
     async def pull(self, request: Pull, until: float) -> tuple[list[Delivered], list[memoryview]]:
         """Ranges for a consumer, and the frames that they lie in; nothing if the time is over."""
         consumer = self.seen(request.consumer)
-        if consumer.last_request > request.received:
-            lost = range(request.received + 1, consumer.last_request + 1)
-            if self.dispatcher.give_back(request.consumer, lost):
-                self._news.set()
+        if consumer.last_request > request.number:
+            return [], []  # it was long on its way, and its consumer has asked anew
+        self._give_back(request.consumer, request.received + 1, consumer.last_request + 1)
         consumer.last_request = request.number
         consumer.waiting += 1
         left_after = LOST_SECONDS  # its connection broke
@@ -273,13 +272,12 @@ class Owned:
             async with self._selecting:
                 self._news.clear()
                 self._current(self)
-                if (
-                    consumer.last_request != request.number
-                    or self._consumers.get(request.consumer) is not consumer
-                ):
-                    return [], []  # it has left, or asks anew: nobody waits for this
+                if not self._is_waited_for(request, consumer):
+                    return [], []
                 if self._may_have(request.consumer):
-                    found = await self._handing_out.select(request, self.consumers)
+                    found = await self._select(request, consumer)
+                    if found is None:
+                        return [], []
                     if found.ranges:
                         return found.ranges, found.payload
                     is_at_end = found.is_at_end
@@ -293,6 +291,28 @@ class Owned:
                     await self._news.wait()
             except TimeoutError:
                 return [], []
+
+    async def _select(self, request: Pull, consumer: _Consumer) -> Selected | None:
+        """What it may have now; None if nobody waits for that any more, which others may have then."""
+        found = None
+        try:
+            selected = await self._handing_out.select(request, self.consumers)
+            if self._is_waited_for(request, consumer):
+                found = selected
+        finally:
+            if found is None:
+                self._give_back(request.consumer, request.number, request.number + 1)
+        return found
+
+    def _is_waited_for(self, request: Pull, consumer: _Consumer) -> bool:
+        """Not once its consumer has left, or asks anew. Each wait for a read is long enough for that."""
+        is_there = self._consumers.get(request.consumer) is consumer
+        return is_there and consumer.last_request == request.number
+
+    def _give_back(self, consumer: int, first: int, end: int) -> None:
+        """What was handed out to these of its requests never came to it, and never will."""
+        if first < end and self.dispatcher.give_back(consumer, range(first, end)):
+            self._news.set()
 
     def _may_have(self, consumer: int) -> bool:
         """Whether it is this one's turn. Of a failover subscription it is the first one's, as long as that
