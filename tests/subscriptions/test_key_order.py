@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from collections.abc import Callable
 from random import Random
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -230,3 +234,60 @@ def test_equal_keys_have_equal_hashes_and_others_are_spread() -> None:
         owners.join(consumer)
     shares = Counter(owners.owner(hash_of(b"key-%d" % number)) for number in range(8_000))
     assert len(shares) == 8 and min(shares.values()) > 700
+
+
+def steps_of(work: Callable[[], object]) -> int:
+    """How many instructions of Python it takes: no clock is asked."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def with_four_records() -> Dispatcher:
+    """Of one key, the first of them with its consumer."""
+    dispatcher = Dispatcher(0, by_key=True)
+    dispatcher.join(1)
+    dispatcher.learn(0, [KEYS[0]] * 4)
+    assert dispatcher.hand_out_by_key(1, 1, 1, 1)[:2] == (0, 1)
+    return dispatcher
+
+
+def test_a_gap_costs_as_much_as_is_remembered_of_it_however_long_it_is() -> None:
+    """An accepted loss, or retention, takes millions of offsets away at once."""
+
+    def steps(gap: int) -> int:
+        dispatcher, end = with_four_records(), 2 + gap
+        found = steps_of(lambda: dispatcher.pass_over(2, end))
+        dispatcher.validate()
+        dispatcher.learn(end, [KEYS[0]])
+        dispatcher.acknowledge(0, 2)
+        assert dispatcher.cursor == end
+        assert dispatcher.hand_out_by_key(1, 2, end + 1, 9)[:2] == (end, end + 1)
+        return found
+
+    assert steps(1_000) == steps(20_000)
+
+
+def test_an_acknowledgement_of_far_too_much_costs_as_much_as_is_remembered_of_it() -> None:
+    def steps(gap: int) -> int:
+        dispatcher, end = with_four_records(), 4 + gap
+        dispatcher.pass_over(4, end)
+        dispatcher.learn(end, [KEYS[0]])
+        found = steps_of(lambda: dispatcher.acknowledge(0, end + gap))
+        dispatcher.validate()
+        assert dispatcher.cursor == end + 1
+        return found
+
+    assert steps(1_000) == steps(20_000)

@@ -115,11 +115,12 @@ class KeyOrder:
         self._give_free(free_from, min(end, self.scanned))
 
     def done(self, start: int, end: int) -> None:
-        """These are acknowledged."""
-        for offset in range(start, min(end, self.scanned)):
-            key = self._keys.pop(offset, None)
-            if key is not None:
-                self._look_at(key)
+        """These are acknowledged, or not in the log any more: then there may be millions of them."""
+        offsets: Iterable[int] = range(start, min(end, self.scanned))
+        if end - start > len(self._keys):
+            offsets = [offset for offset in self._keys if start <= offset < end]
+        for key in {self._keys.pop(offset) for offset in offsets if offset in self._keys}:
+            self._look_at(key)
 
     # What comes next.
 
