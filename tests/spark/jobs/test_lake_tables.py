@@ -228,6 +228,36 @@ def test_the_vacuum_lets_files_of_others_be(target: Target) -> None:
     assert foreign.exists()
 
 
+def test_the_vacuum_lets_another_table_be_that_lies_below(target: Target) -> None:
+    table = opened(target)
+    table.commit(written(table, 0, 10), None, Coverage(0, 10))
+    for place in (f"{table.location}/other", f"{table.location}/region=eu"):
+        below = open_table(Target("parquet", place), replace(ORIGIN, topic="default/other"), log_schema())
+        assert below.commit(written(below, 0, 10), None, Coverage(0, 10))
+    there = set(data_files(table.location))
+    for file in there:
+        os.utime(file, (1_000_000_000, 1_000_000_000))
+    assert table.vacuum(3600) == []
+    assert set(data_files(table.location)) == there
+
+
+def test_the_vacuum_of_a_delta_table_takes_what_its_library_replaced(tmp_path: Path) -> None:
+    """Its own compacted files among them, which have other names than ours."""
+    table = opened(Target("delta", str(tmp_path)))
+    for start in (0, 10):
+        table.commit(written(table, start, start + 10), table.coverage(), Coverage(0, start + 10))
+        table.compact(1 << 20)
+    table.commit(written(table, 20, 30), table.coverage(), Coverage(0, 30))
+    table.compact(1 << 20)
+    replaced = len(list(tmp_path.rglob("part-*.parquet"))) - 2
+    assert replaced > 0 and table.vacuum(3600) == []
+    assert len(table.vacuum(0)) == replaced + 6
+    assert table.vacuum(0) == []  # what is gone is not told again
+    assert sorted(str(file.relative_to(tmp_path)) for file in tmp_path.glob("date*/*.parquet")) == sorted(
+        file.path for file in table.files()
+    )
+
+
 def test_a_commit_of_somebody_else_is_in_nobodys_way(tmp_path: Path) -> None:
     """Compaction of a Delta table between two of ours."""
     import deltalake

@@ -281,7 +281,10 @@ class _AuditJob:
         ):
             audited = report.topics[places[number][0]]
             audited.orphans = orphans
-            hint = f"brokers delete it by and by, or when `ister history sweep {audited.topic}` asks them to"
+            hint = (
+                f"brokers delete it by and by, or when `ister history sweep {audited.topic}` asks them to; "
+                "what a compaction has replaced stays for an hour in any case"
+            )
             for name, size in orphans:
                 what = f"no descriptor names the object {name} of {size} bytes; {hint}"
                 audited.notes.append(Note(audited.start_offset, audited.start_offset, what))

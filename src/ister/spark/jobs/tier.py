@@ -22,8 +22,16 @@ from ister import sync
 from ister.errors import ConfigError, OffsetOutOfRange, TableMismatch
 from ister.io.clock import monotonic
 from ister.names import normalise_topic
-from ister.spark.jobs.lake.opening import PARTITION_COLUMNS, Target, open_table
-from ister.spark.jobs.lake.table import DEAD_LETTERS, Coverage, DataFile, LakeTable, Origin, joined_gaps
+from ister.spark.jobs.lake.opening import Target, open_table
+from ister.spark.jobs.lake.table import (
+    DEAD_LETTERS,
+    PARTITION_COLUMNS,
+    Coverage,
+    DataFile,
+    LakeTable,
+    Origin,
+    joined_gaps,
+)
 from ister.spark.jobs.running import Stop, parallelism, run_tasks
 from ister.spark.jobs.snapshot import Share, Snapshot, take_snapshot
 from ister.spark.jobs.tiering.cutting import Cutting

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ister.errors import DependencyMissing, StoreUnavailable, TableMismatch
-from ister.spark.jobs.lake.leftovers import old_files, remove
-from ister.spark.jobs.lake.table import FILE_PREFIX, UNKNOWN, Coverage, DataFile, Origin
+from ister.spark.jobs.lake.leftovers import parquet_files, remove
+from ister.spark.jobs.lake.table import UNKNOWN, Coverage, DataFile, Origin
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -177,25 +177,23 @@ class DeltaTable:
         return len(found)
 
     def vacuum(self, older_than_s: float) -> list[str]:
-        """Delta's own, in full: what the table needs no more, and what it never had."""
-        self._table.update_incremental()
+        """What the log has as removed, and files of ours that it never had. Delta's own vacuum in full would
+        remove all that it does not know: also another table that lies below this one."""
+        there = list(parquet_files(self._location, self._origin))
+        self._table.update_incremental()  # looked at last: what was committed meanwhile is kept
         hours = ceil(older_than_s / 3600)
-        found = self._table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
-        if "://" in self._location:
-            return self._vacuumed(found, hours)
-        # It lists what the log has as removed, too, also where that is gone already.
-        ours = {path for path in found if Path(path).name.startswith(FILE_PREFIX)}
-        return remove(
-            self._location, [path for path in old_files(self._location, older_than_s) if path in ours]
-        )
+        replaced, unneeded = (self._unneeded(hours, full=full) for full in (False, True))
+        going = [
+            path
+            for path, is_ours, age_s in there
+            if path in replaced or (path in unneeded and is_ours and age_s > older_than_s)
+        ]
+        return remove(self._location, going)
 
-    def _vacuumed(self, found: list[str], hours: int) -> list[str]:
-        if not found:
-            return []
-        done: list[str] = self._table.vacuum(
-            hours, dry_run=False, enforce_retention_duration=False, full=True
-        )
-        return done
+    def _unneeded(self, hours: int, *, full: bool) -> set[str]:
+        """By Delta's own rule for that age. Some of what its log has as removed is not there any more."""
+        found = self._table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=full)
+        return {path.removeprefix(self._location).lstrip("/") for path in found}
 
 
 def _full(location: str) -> str:

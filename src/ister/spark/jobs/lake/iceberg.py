@@ -183,7 +183,7 @@ class IcebergTable:
 
     def vacuum(self, older_than_s: float) -> list[str]:
         """What no snapshot names."""
-        old = list(old_files(self.location, older_than_s))
+        old = list(old_files(self.location, self._origin, older_than_s))
         self._table.refresh()  # looked at last: what was committed meanwhile is kept
         named = {path.removeprefix("file://") for path in self._all_files()}
         return remove(self.location, [each for each in old if f"{self.location}/{each}" not in named])

@@ -9,18 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from ister.errors import BadRequest, ConfigError, ObjectNotFound
 from ister.spark.jobs.lake.folders import open_folder
-from ister.spark.jobs.lake.table import DEAD_LETTERS, LakeTable, Origin, check_same
+from ister.spark.jobs.lake.table import DEAD_LETTERS, PARTITION_COLUMNS, LakeTable, Origin, check_same
 from ister.spark.jobs.lake.told import ToldTable, told
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMATS: Final = ("parquet", "delta", "iceberg")
-PARTITION_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
-    "none": (),
-    "date": ("date",),
-    "hour": ("date", "hour"),
-}
 
 
 @dataclass(frozen=True)

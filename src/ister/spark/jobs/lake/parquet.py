@@ -138,7 +138,7 @@ class ParquetTable:
         return 0
 
     def vacuum(self, older_than_s: float) -> list[str]:
-        old = list(old_files(self.location, older_than_s))
+        old = list(old_files(self.location, self.origin(), older_than_s))
         # Looked at last: what was committed meanwhile is kept, and what was replaced a moment ago, since
         # somebody may be reading it.
         named = self._files(self._numbers(), time.time() - older_than_s)

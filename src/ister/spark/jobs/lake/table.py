@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ister.errors import TableMismatch
 
@@ -27,6 +27,13 @@ RECORDS = "records"
 DEAD_LETTERS = "dead letters"
 FILE_PREFIX = "ister-"
 """Of every data file that a job writes: a vacuum looks at no others."""
+
+PARTITION_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "none": (),
+    "date": ("date",),
+    "hour": ("date", "hour"),
+}
+"""By what the table's origin says. Each is a folder of the files, `name=value`."""
 
 UNKNOWN = -1
 """Of a number that the table's format keeps for each file, and did not keep for this one."""
