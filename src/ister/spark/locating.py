@@ -18,7 +18,8 @@ from ister.protocol.messages import TopicDescription
 from ister.spark.ranges import HISTORY, HOT, Descriptor, Piece
 
 PUBLISHED: Final = "published"
-_IN_HISTORY: Final = (PUBLISHED, "damaged")
+DAMAGED: Final = "damaged"
+_IN_HISTORY: Final = (PUBLISHED, DAMAGED)
 
 
 def locate(
@@ -88,7 +89,7 @@ def descriptor_of(listed: HistoryList, entry: HistoryEntry, cluster: str) -> Des
     """None of what is not in the history, and of what was found damaged there while nodes have it."""
     if entry.state not in _IN_HISTORY or not entry.frames_size or not listed.location:
         return None
-    if entry.state != PUBLISHED and entry.replicas:
+    if _is_spared(entry):
         return None
     return Descriptor(
         listed.location,
@@ -108,6 +109,15 @@ def descriptor_of(listed: HistoryList, entry: HistoryEntry, cluster: str) -> Des
         entry.position,
         entry.stored_size,
     )
+
+
+def bad_objects(listed: HistoryList) -> tuple[HistoryEntry, ...]:
+    """Found damaged, and not read, since nodes have copies."""
+    return tuple(entry for entry in listed.entries if _is_spared(entry))
+
+
+def _is_spared(entry: HistoryEntry) -> bool:
+    return entry.state == DAMAGED and bool(entry.replicas)
 
 
 def history_end(listed: HistoryList, end: int) -> int:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from ister.frame import FrameHeader
-from ister.protocol.messages import SegmentDescription
+from ister.protocol.history import HistoryEntry, HistoryList
+from ister.protocol.messages import SegmentDescription, TopicDescription, TopicSettings
 from ister.spark.jobs.auditing.copies import _differences
 from ister.spark.jobs.auditing.findings import Checked, runs, shown
 from ister.spark.jobs.auditing.frames import OwnFrames, _Reported
-from ister.spark.jobs.auditing.segments import AuditedSegment, join_checked
-from ister.spark.jobs.snapshot import Share
+from ister.spark.jobs.auditing.segments import AuditedSegment, join_checked, segments_of
+from ister.spark.jobs.snapshot import Share, take_snapshot
 from ister.spark.ranges import OffsetRange
 
 pytestmark = pytest.mark.spark
@@ -98,6 +99,44 @@ def joined(*parts: Checked, last_time: int = 0, complete: bool = True, **figures
     )  # fmt: skip
     join_checked(made, part, parts, last_time, complete)
     return made
+
+
+class Log:
+    """Of one topic, whose second object the metadata calls damaged while nodes have copies; the third one
+    has no copies, and is looked at itself."""
+
+    cluster_id = "c"
+
+    def describe_topic(self, _topic: str) -> TopicDescription:
+        parts = [
+            SegmentDescription(
+                number, number + 10, 10 * number - 10, 10 * number, 100, 1, True, 0, 0, "", [1]
+            )
+            for number in (1, 2, 3)
+        ]
+        return TopicDescription("default/t", 5, 0, 30, 300, TopicSettings(), parts, 0, [])
+
+    def offsets_at(self, _topic: str, _when: str) -> int:
+        return 30
+
+    def history(self, _topic: str, _start: int, _end: int) -> HistoryList:
+        said: tuple[tuple[str, list[int]], ...] = (("published", [1]), ("damaged", [1, 2]), ("damaged", []))
+        entries = [
+            HistoryEntry(
+                number, 10 * number - 10, 10 * number - 10, 10 * number, state, nodes, f"object-{number}",
+                size=100, frames_size=80,
+            )
+            for number, (state, nodes) in enumerate(said, 1)
+        ]  # fmt: skip
+        return HistoryList("default/t", 5, 0, "store", "file:///h", entries)
+
+
+def test_an_object_that_the_metadata_calls_damaged_is_found_though_copies_are_read() -> None:
+    snapshot = take_snapshot(cast(Any, Log()), "default/t")
+    assert [piece.descriptor is not None for piece in snapshot.lives] == [True, False, True]
+    segments = segments_of(snapshot)
+    assert [found(segment.findings) for segment in segments] == [[], [("object", 10, 20)], []]
+    assert "object-2 was found damaged by a broker; nodes 1, 2 have copies" in segments[1].findings[0].what
 
 
 def whole() -> Iterator[Checked]:

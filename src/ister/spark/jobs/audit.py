@@ -24,7 +24,7 @@ from ister.errors import ConfigError
 from ister.io.clock import monotonic
 from ister.names import normalise_topic
 from ister.spark.jobs.auditing.findings import TABLE, Checked, Finding, Note, shown
-from ister.spark.jobs.auditing.segments import AuditedSegment, join_checked
+from ister.spark.jobs.auditing.segments import AuditedSegment, join_checked, segments_of
 from ister.spark.jobs.running import Stop, parallelism, run_tasks
 from ister.spark.jobs.snapshot import Share, Snapshot, shares, take_snapshot
 from ister.spark.jobs.watching import Unwatched, Watch
@@ -178,17 +178,7 @@ class _AuditJob:
 
     def _begun(self, snapshot: Snapshot) -> Audited:
         audited = Audited(snapshot.topic, snapshot.uid, snapshot.start, snapshot.end)
-        by_number: dict[int, AuditedSegment] = {}
-        for part, end in snapshot.segments():
-            replicas = list(part.replicas or [part.leader])
-            by_number[part.segment] = AuditedSegment(
-                part.segment, part.base_offset, end, part.sealed, part.leader, replicas
-            )
-            audited.segments.append(by_number[part.segment])
-        for piece in snapshot.lives:
-            if piece.descriptor is not None:
-                by_number[piece.segment].replicas = list(piece.nodes)
-                by_number[piece.segment].object_name = piece.descriptor.name
+        audited.segments = segments_of(snapshot)
         first = min((part.first_append_time_us for part in snapshot.there.segments if part.bytes), default=0)
         last = max((part.last_append_time_us for part in snapshot.there.segments), default=0)
         audited.bucket_us = max(1_000_000, (last - first) // _BUCKETS)

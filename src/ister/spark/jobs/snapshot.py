@@ -13,8 +13,9 @@ from math import ceil
 
 from ister import sync
 from ister.errors import UnknownTopic
+from ister.protocol.history import HistoryEntry
 from ister.protocol.messages import SegmentDescription, TopicDescription
-from ister.spark.locating import mean_sizes, pieces_of
+from ister.spark.locating import bad_objects, mean_sizes, pieces_of
 from ister.spark.ranges import OffsetRange, Piece, pieces_between
 
 
@@ -46,6 +47,8 @@ class Snapshot:
     """The store of the history; empty where there is none."""
     revision: int = 0
     """Of the catalog that says so."""
+    bad_objects: tuple[HistoryEntry, ...] = ()
+    """Those that the metadata calls damaged, and that nobody reads: nodes have copies."""
 
     @property
     def topic(self) -> str:
@@ -84,7 +87,9 @@ def take_snapshot(log: sync.Log, topic: str) -> Snapshot:
     if listed.topic_uid != there.uid:
         raise UnknownTopic(f"{there.topic} was deleted and made again at this moment", hint="Try again.")
     lives = pieces_of(listed, log.cluster_id, there.start_offset, end, mean_sizes(there))
-    return Snapshot(log.cluster_id, there, end, tuple(lives), listed.location, listed.index)
+    return Snapshot(
+        log.cluster_id, there, end, tuple(lives), listed.location, listed.index, bad_objects(listed)
+    )
 
 
 def shares(snapshot: Snapshot, start: int, end: int, share_bytes: int) -> Iterator[Share]:

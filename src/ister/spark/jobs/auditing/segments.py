@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ister.protocol.messages import SegmentDescription
-from ister.spark.jobs.auditing.findings import CONTINUITY, COUNT, END, TIME, Checked, Finding, is_told, shown
+from ister.spark.jobs.auditing.findings import (
+    CONTINUITY,
+    COUNT,
+    END,
+    OBJECT,
+    TIME,
+    Checked,
+    Finding,
+    is_told,
+    shown,
+)
+from ister.spark.jobs.snapshot import Snapshot
 
 
 @dataclass
@@ -32,6 +43,31 @@ class AuditedSegment:
     @property
     def is_clean(self) -> bool:
         return not self.findings
+
+
+def segments_of(snapshot: Snapshot) -> list[AuditedSegment]:
+    """As the metadata has them. Where it calls an object damaged and nodes have copies, they are read, not
+    the object: so what it says is the finding."""
+    by_number: dict[int, AuditedSegment] = {}
+    for part, end in snapshot.segments():
+        replicas = list(part.replicas or [part.leader])
+        by_number[part.segment] = AuditedSegment(
+            part.segment, part.base_offset, end, part.sealed, part.leader, replicas
+        )
+    for piece in snapshot.lives:
+        if piece.descriptor is not None:
+            by_number[piece.segment].replicas = list(piece.nodes)
+            by_number[piece.segment].object_name = piece.descriptor.name
+    for entry in snapshot.bad_objects:
+        segment = by_number[entry.segment]
+        segment.object_name = entry.name
+        start, end = max(entry.start_offset, snapshot.start), entry.end_offset
+        what = (
+            f"{shown(start, end)}: the object {entry.name} was found damaged by a broker; "
+            f"nodes {', '.join(map(str, entry.replicas))} have copies, and brokers make another object of one"
+        )
+        segment.findings.append(Finding(OBJECT, start, end, what, segment.segment))
+    return list(by_number.values())
 
 
 def join_checked(
