@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 )
 @click.option("--latest-by-key", is_flag=True, help="Keep each key's latest record, in another topic.")
 @click.option("--to", metavar="TOPIC", help="That topic, for --latest-by-key.")
+@click.option(
+    "--skip-missing",
+    is_flag=True,
+    help="For --latest-by-key: go on behind offsets that are not there (trimmed, given up, damaged).",
+)
 @pipeline_options
 @client_options
 @pass_terminal
@@ -38,6 +43,7 @@ def compact(
     object_bytes: int,
     latest_by_key: bool,
     to: str | None,
+    skip_missing: bool,
 ) -> CompactView | LatestView:
     """Make few large objects of the many small ones in TOPIC's history. Records, offsets and times stay, and
     readers notice nothing; what was replaced can be read for another hour. It needs the store's credentials
@@ -54,6 +60,8 @@ def compact(
     """
     if latest_by_key != (to is not None):
         raise click.UsageError("--latest-by-key and --to TOPIC go together")
+    if skip_missing and not latest_by_key:
+        raise click.UsageError("--skip-missing is for --latest-by-key")
     from ister.cli.render_compact import CompactView, LatestView
 
     ask_broker(terminal, lambda log: log.describe_topic(topic), **QUICK)
@@ -66,7 +74,7 @@ def compact(
         told: dict[str, Any] = {"bootstrap": terminal.bootstrap, "watch": run.watch, "stop": run.stop}
         done: Compacted | Latest
         if to is not None:
-            done = latest_job(run.spark, topic, to=to, **told)
+            done = latest_job(run.spark, topic, to=to, skip_missing=skip_missing, **told)
         else:
             done = compact_job(run.spark, topic, object_bytes=object_bytes, **told)
     if not done.is_complete:

@@ -67,6 +67,7 @@ class LatestView(NamedTuple):
                 "records": done.records,
                 "deleted": done.deleted,
                 "without_key": done.without_key,
+                "gaps": [list(gap) for gap in done.gaps],
                 "complete": done.is_complete,
                 "seconds": round(done.seconds, 3),
             }
@@ -85,6 +86,9 @@ class LatestView(NamedTuple):
         ]
         if done.deleted:
             facts.insert(-1, ("deleted", f"{counted(done.deleted, 'key')} of them"))
+        if done.gaps:
+            missing = ", ".join(f"{start:,} to {end - 1:,}" for start, end in done.gaps)
+            facts.insert(-1, ("not there", paint("yellow", f"offsets {missing}")))
         if done.without_key:
             facts.insert(-1, ("left out", paint("yellow", f"{done.without_key:,} without a key")))
         return "\n".join(

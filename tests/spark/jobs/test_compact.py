@@ -239,5 +239,31 @@ def test_what_was_trimmed_before_it_was_compacted_is_an_error_with_its_offsets(
     log.trim_topic(topic, 6)
     with pytest.raises(OffsetOutOfRange, match="offsets 2 to 5"):
         latest_by_key(spark, topic, to=f"{topic}-now", bootstrap=bootstrap)
+    done = latest_by_key(spark, topic, to=f"{topic}-now", bootstrap=bootstrap, skip_missing=True)
+    assert (done.start_offset, done.end_offset, done.gaps, done.records) == (2, 9, [(2, 6)], 3)
+    assert not latest_by_key(spark, topic, to=f"{topic}-now", bootstrap=bootstrap).gaps
     with pytest.raises(ConfigError, match="into itself"):
         latest_by_key(spark, topic, to=topic, bootstrap=bootstrap)
+
+
+def test_what_is_damaged_is_an_error_with_its_offsets_or_a_gap_that_is_told(
+    spark: SparkSession, keeper: BrokerProcess, kept: sync.Log
+) -> None:
+    topic = new_topic("rotten-source")
+    filled(kept, topic, 2, local_retention_ms=1)
+    until_released(kept, topic, 2)
+    path = objects_of(kept, topic)[1]
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.chmod(0o640)
+    path.write_bytes(data)
+
+    def run(skip_missing: bool) -> Any:
+        target = f"{topic}-now"
+        return latest_by_key(spark, topic, to=target, bootstrap=keeper.address, skip_missing=skip_missing)
+
+    with pytest.raises(CorruptSegment, match="offsets 10 to 14") as caught:
+        run(skip_missing=False)
+    assert "--skip-missing" in caught.value.hint
+    done = run(skip_missing=True)
+    assert (done.end_offset, done.gaps, done.without_key) == (25, [(10, 15)], 20)

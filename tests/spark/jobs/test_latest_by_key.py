@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from job_helpers import new_topic, numbered
 
@@ -15,12 +17,10 @@ from ister.cli.main import run
 from ister.cli.pipeline_common import JobRun
 from ister.errors import TableMismatch, UnknownTopic
 from ister.spark import latest_by_key
-from ister.spark.jobs.latest import Latest, wanted
+from ister.spark.jobs.latest_tasks import read_parts
 from ister.spark.jobs.running import Stop
 from ister.spark.jobs.snapshot import take_snapshot
 from ister.spark.jobs.watching import Unwatched
-from ister.spark.options import parse_table_options
-from ister.spark.source.planning import plan
 
 pytestmark = pytest.mark.spark
 
@@ -63,15 +63,19 @@ def test_a_run_that_is_stopped_says_so_and_one_without_records_has_nothing_to_do
 def test_a_source_that_is_made_again_meanwhile_is_not_read(bootstrap: str, log: sync.Log) -> None:
     topic = new_topic("made-again-meanwhile")
     log.append(topic, numbered(0, 3))
-    taken = take_snapshot(log, f"default/{topic}")
-    options = wanted(bootstrap, taken, Latest(taken.topic, "default/any", 1, 3))
+    parts = [take_snapshot(log, f"default/{topic}").range(1, 3)]
 
-    def planned() -> list[tuple[int, int]]:
-        parsed = parse_table_options(options)
-        return [(part.start, part.end) for part in plan(parsed, cores=2)]
+    def read() -> list[dict[str, Any]]:
+        numbers = pa.RecordBatch.from_pydict({"id": [0]})
+        return [
+            row for rows in read_parts(bootstrap, parts, True, iter([numbers])) for row in rows.to_pylist()
+        ]
 
-    assert planned() == [(1, 3)]
+    assert [(row["offset"], row["value"], row["told"]) for row in read()] == [
+        (1, b"record 1", None),
+        (2, b"record 2", None),
+    ]
     log.delete_topic(topic)
     log.append(topic, numbered(5, 9))
-    with pytest.raises(UnknownTopic, match=f"uid {taken.uid}, which was deleted"):
-        planned()
+    (row,) = read()
+    assert isinstance(pickle.loads(row["told"]), UnknownTopic)

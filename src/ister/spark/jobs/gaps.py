@@ -21,7 +21,7 @@ class Missing(NamedTuple):
 class AllThere(Loss):
     """Whatever is missing is an error that names the offsets."""
 
-    hint = "--skip-missing goes on behind them, and notes the gap in the table."
+    hint = "--skip-missing goes on behind them, and notes the gap."
 
     def __new__(cls) -> AllThere:
         return super().__new__(cls, True)

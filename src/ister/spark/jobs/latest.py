@@ -18,11 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import pickle
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -33,20 +31,18 @@ from ister.errors import ConfigError, OffsetOutOfRange, TableMismatch, UnknownTo
 from ister.io.clock import monotonic
 from ister.names import normalise_topic
 from ister.protocol.messages import TopicDescription
-from ister.spark.jobs.running import Stop, parallelism
+from ister.spark.jobs.latest_tasks import ROWS, made_of, read_parts, stage_shares
+from ister.spark.jobs.running import Stop, parallelism, task_failed
 from ister.spark.jobs.snapshot import Snapshot, take_snapshot
 from ister.spark.jobs.watching import Unwatched, Watch
 from ister.spark.sink.committing import Committed, Committer
 from ister.spark.sink.failpoints import reach_of_environment
 from ister.spark.sink.origin import Origin, make_stage
-from ister.spark.sink.rows import bounded
-from ister.spark.sink.staging import Staged, Stager, open_stager
-from ister.spark.source.snapshots import Snapshot as SourceSnapshot
-from ister.spark.source.snapshots import TopicSnapshot
+from ister.spark.sink.staging import Staged
+from ister.spark.source.planning import divide
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _FORM: Final = 1
 _SHARE_BYTES: Final = 64 * 1024 * 1024
@@ -62,6 +58,8 @@ class Note(msgspec.Struct, frozen=True):
     start: int
     end: int
     form: int = _FORM
+    gaps: list[tuple[int, int]] = []
+    """Those of them that were not there, and were skipped."""
 
 
 @dataclass
@@ -78,6 +76,8 @@ class Latest:
     deleted: int = 0
     """Those of them that delete their key."""
     without_key: int = 0
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    """Offsets of the source, from the first to before the second, that were skipped."""
     was_done: bool = False
     """Another run did this at the same time."""
     seconds: float = 0.0
@@ -90,12 +90,14 @@ def latest_by_key(
     topic: str,
     *,
     to: str,
+    skip_missing: bool = False,
     bootstrap: str = "127.0.0.1:9091",
     watch: Watch | None = None,
     stop: Stop | None = None,
 ) -> Latest:
     """Bring the target up to where the source ends now; it is made if it is not there, and keeps what it
-    has for ever, unless it is told otherwise."""
+    has for ever, unless it is told otherwise. With `skip_missing` it goes on behind offsets that are not
+    there (trimmed, given up, damaged), and notes them."""
     began = monotonic()
     watch, stop = watch or Unwatched(), stop or Stop()
     target = normalise_topic(to)
@@ -106,12 +108,13 @@ def latest_by_key(
     origin, newest = asyncio.run(_resume(bootstrap, snapshot, target))
     note = None if newest is None else msgspec.json.decode(newest.note, type=Note)
     done = Latest(snapshot.topic, target, snapshot.start if note is None else note.end, snapshot.end)
-    if done.start_offset < snapshot.start:
+    first = max(done.start_offset, snapshot.start)
+    if done.start_offset < first and not skip_missing:
         raise OffsetOutOfRange(
             f"offsets {done.start_offset} to {snapshot.start - 1} of {snapshot.topic} are not there: it "
             f"begins at {snapshot.start} now, and {target} has not got them yet",
-            hint="Compact into a new topic, which begins where the source does. A longer retention of the "
-            "source, or compacting more often, avoids this.",
+            hint="--skip-missing goes on behind them; a new topic begins where the source does. A longer "
+            "retention of the source, or compacting more often, avoids this.",
             offsets=(done.start_offset, snapshot.start),
         )
     if done.start_offset >= done.end_offset:
@@ -119,20 +122,28 @@ def latest_by_key(
         return done
     if stop.is_asked:
         return _stopped(done)
-    size = snapshot.size_between(done.start_offset, done.end_offset)
+    if done.start_offset < first:
+        done.gaps.append((done.start_offset, first))
+    size = snapshot.size_between(first, done.end_offset)
     watch.begins(f"compact {snapshot.topic}", done.end_offset - done.start_offset, size)
     try:
-        staged = _stage(spark, bootstrap, snapshot, origin, done, keeps_deletes=note is not None)
+        staged = _stage(
+            spark, bootstrap, snapshot, origin, done,
+            first=first, keeps_deletes=note is not None, skip_missing=skip_missing,
+        )  # fmt: skip
         if stop.is_asked:
             return _stopped(done)
         batch = 0 if newest is None else newest.batch + 1
-        read = Note(snapshot.cluster, snapshot.topic, snapshot.uid, done.start_offset, done.end_offset)
+        read = Note(
+            snapshot.cluster, snapshot.topic, snapshot.uid, done.start_offset, done.end_offset, gaps=done.gaps
+        )
         committed = asyncio.run(_commit(bootstrap, origin, batch, staged, read))
         watch.advances(done.end_offset - done.start_offset, size)
     finally:
         watch.ends()
     done.was_done = committed.is_repeated
-    done.end_offset = msgspec.json.decode(committed.note, type=Note).end
+    told = msgspec.json.decode(committed.note, type=Note)
+    done.end_offset, done.gaps = told.end, told.gaps
     done.records = sum(committed.counts.values())
     done.seconds = monotonic() - began
     return done
@@ -191,123 +202,40 @@ def _stage(
     origin: Origin,
     done: Latest,
     *,
+    first: int,
     keeps_deletes: bool,
+    skip_missing: bool,
 ) -> list[Staged]:
-    """The latest records of the range on the stage, in the order of their offsets."""
+    """The latest records from `first` on are on the stage, in the order of their offsets."""
+    from pyspark.errors import PySparkException
     from pyspark.sql import functions as sf
 
+    cores = parallelism(spark)
+    parts = divide([snapshot.range(first, done.end_offset)], cores, None, None)
+    if not parts:
+        return []
+    work = partial(read_parts, bootstrap, parts, skip_missing)
+    rows = spark.range(0, len(parts), 1, len(parts)).mapInArrow(work, ROWS)
     last = sf.max_by(sf.struct("offset", "timestamp", "value", "headers"), "offset")
     latest = (
-        _read(spark, bootstrap, snapshot, done)
-        .groupBy("key")
+        rows.groupBy("key", "told")
         .agg(last.alias("last"), sf.count("*").alias("count"))
-        .select("key", "last.*", "count")
+        .select("key", "last.*", "count", "told")
     )
     if not keeps_deletes:
         latest = latest.where("value IS NOT NULL OR key IS NULL")
-    size = snapshot.size_between(done.start_offset, done.end_offset)
-    shares = max(1, min(parallelism(spark) * 4, -(-size // _SHARE_BYTES)))
-    width = -(-(done.end_offset - done.start_offset) // shares)
-    share = sf.floor((sf.col("offset") - sf.lit(done.start_offset)) / sf.lit(width)).cast("int")
+    size = snapshot.size_between(first, done.end_offset)
+    shares = max(1, min(cores * 4, -(-size // _SHARE_BYTES)))
+    width = -(-(done.end_offset - first) // shares)
+    share = sf.floor((sf.col("offset") - sf.lit(first)) / sf.lit(width)).cast("int")
     placed = latest.withColumn("share", share).repartition(shares, "share").sortWithinPartitions("offset")
-    work = partial(_stage_shares, bootstrap, origin.stage, done.target)
-    rows = placed.mapInArrow(work, "made binary").collect()
-    made = sorted((pickle.loads(bytes(row["made"])) for row in rows), key=lambda one: one.share)
+    staging = partial(stage_shares, bootstrap, origin.stage, done.target)
+    try:
+        found = placed.mapInArrow(staging, "made binary").collect()
+    except PySparkException as error:
+        raise task_failed(error) from error
+    made = sorted(made_of(bytes(row["made"]) for row in found), key=lambda one: one.share)
     done.deleted = sum(one.deleted for one in made)
     done.without_key = sum(one.without_key for one in made)
+    done.gaps += [gap for one in made for gap in one.gaps]
     return [one.staged for one in made]
-
-
-def _read(spark: SparkSession, bootstrap: str, snapshot: Snapshot, done: Latest) -> DataFrame:
-    return (
-        spark.read.format("ister")
-        .schema(
-            "key binary, value binary, offset long, timestamp timestamp, "
-            "headers array<struct<key: string, value: binary>>"
-        )
-        .options(**wanted(bootstrap, snapshot, done))
-        .load()
-    )
-
-
-def wanted(bootstrap: str, snapshot: Snapshot, done: Latest) -> dict[str, str]:
-    """The options that read the range, of this very topic, and of none that was made again under its name."""
-    there = TopicSnapshot(snapshot.uid, done.start_offset, done.end_offset)
-    offsets = SourceSnapshot(snapshot.cluster, {snapshot.topic: there})
-    return {
-        "bootstrap.servers": bootstrap,
-        "snapshot.offsets": offsets.to_text(),
-        "includeHeaders": "true",
-    }
-
-
-class _Made(NamedTuple):
-    """Of one share."""
-
-    share: int
-    staged: Staged
-    deleted: int
-    without_key: int
-
-
-def _stage_shares(
-    bootstrap: str, stage: str, topic: str, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """On the executor: rows come in the order of their offsets, so share after share."""
-    import pyarrow as pa
-
-    made = asyncio.run(_stage_all(bootstrap, stage, topic, batches))
-    yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(one) for one in made], pa.binary())], ["made"])
-
-
-async def _stage_all(
-    bootstrap: str, stage: str, topic: str, batches: Iterator[pa.RecordBatch]
-) -> list[_Made]:
-    made: list[_Made] = []
-    async with ister.connect(bootstrap) as log:
-        staging: _Staging | None = None
-        # In a thread: while Spark prepares the next rows, answers to the last ones must not wait.
-        while (batch := await asyncio.to_thread(next, batches, None)) is not None:
-            for share, rows in _by_share(batch):
-                if staging is not None and share != staging.share:
-                    made.append(await staging.finish())
-                    staging = None
-                if staging is None:
-                    staging = _Staging(share, topic, await open_stager(log, stage))
-                await staging.put(rows)
-        if staging is not None:
-            made.append(await staging.finish())
-    return made
-
-
-class _Staging:
-    """One share, on its way to the stage."""
-
-    def __init__(self, share: int, topic: str, stager: Stager) -> None:
-        self.share = share
-        self._topic = topic
-        self._stager = stager
-        self._deleted = self._without_key = 0
-
-    async def put(self, rows: pa.RecordBatch) -> None:
-        keys = rows.column("key")
-        if keys.null_count:
-            nobodys = rows.filter(keys.is_null())
-            self._without_key += sum(nobodys.column("count").to_pylist())
-            rows = rows.filter(keys.is_valid())
-        self._deleted += rows.column("value").null_count
-        for part in bounded(rows.select(["key", "value", "timestamp", "headers"])):
-            await self._stager.put_rows(self._topic, part)
-
-    async def finish(self) -> _Made:
-        staged = await self._stager.finish()
-        self._stager.close()
-        return _Made(self.share, staged, self._deleted, self._without_key)
-
-
-def _by_share(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    shares, start = batch.column("share").to_pylist(), 0
-    for at in range(1, len(shares) + 1):
-        if at == len(shares) or shares[at] != shares[start]:
-            yield shares[start], batch.slice(start, at - start)
-            start = at

@@ -103,11 +103,16 @@ def _submit(spark: SparkSession, function: Callable[[Any], Any], task: Any) -> A
     try:
         rows = spark.range(0, 1, 1, 1).mapInArrow(work, _RESULT).collect()
     except PySparkException as error:
-        raise JobFailed(f"a task failed: {_said_last(str(error))}") from error
+        raise task_failed(error) from error
     result = pickle.loads(bytes(rows[0][0]))
     if isinstance(result, IsterError):
         raise result
     return result
+
+
+def task_failed(error: Exception) -> JobFailed:
+    """Of what Spark says of a task."""
+    return JobFailed(f"a task failed: {_said_last(str(error))}")
 
 
 def _work(
