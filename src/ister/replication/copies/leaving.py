@@ -9,8 +9,10 @@ Where they are not enough, because disks of the list left the cluster, or copies
 here may be all there is. It is checked then, and asks to be listed: a compare-and-set on the list and on who
 has it. Readers and repair go on from there.
 
-Of a segment that was released to the history nobody is in the list: a copy goes when this node has seen for
-itself that the object is there, and asks to be listed if it is not, or is another.
+Of a segment that was released to the history nobody is in the list: a copy goes when nobody has reported the
+object damaged, and this node has seen for itself that it is there. It asks to be listed if the object is
+known to be damaged, is not there, or is another. Readers get the records from it then, and the object is made
+anew of it, unless it is a merged one.
 
 Fault model: the metadata known here may be old, whoever is asked may be gone a moment later, or be silent, or
 hang. One that is asked and says nothing is not waited for again in the same round. A request to be listed
@@ -145,11 +147,11 @@ class LeavingCopies:
         if place is None or node.member in place.segment.replicas or self._is_guest(uid):
             return True  # trimmed; or this node is, or is about to be, one of those who have it
         segment = place.segment
-        expected = segment.replicas
+        expected, by_object = segment.replicas, segment.history
         if not segment.is_sealed:
             return False
         if not node.sealed_copies.is_here(place) or await self._may_go(place):
-            return await node.sealed_copies.remove(place, expected, self._is_guest)
+            return await node.sealed_copies.remove(place, expected, by_object, self._is_guest)
         if segment.lost_from is None and uid not in self._no_good and await self._is_wanted(place):
             await self._offer(place, expected, list(segment.whole))
         return False
@@ -158,7 +160,7 @@ class LeavingCopies:
         """C4: whether the segment is safe without what is here."""
         node, segment = self._node, place.segment
         if segment.is_released:
-            return await node.look_at_object(place) is True
+            return not _is_known_damaged(segment) and await node.look_at_object(place) is True
         if segment.is_empty:
             return True
         return self._is_safe(segment) and await are_enough_there(node, place, self._silent)
@@ -171,7 +173,7 @@ class LeavingCopies:
         """Whether what is here may be all there is: too few have it, and not only until they say so."""
         node, segment = self._node, place.segment
         if segment.is_released:
-            return await node.look_at_object(place) is False
+            return _is_known_damaged(segment) or await node.look_at_object(place) is False
         nodes = node.metadata.state.nodes
         has_left = not all(is_in_cluster(nodes, member) for member in segment.replicas)
         return not self._is_safe(segment) and (has_left or bool(segment.told))
@@ -200,3 +202,9 @@ class LeavingCopies:
             "detail": outcome.detail,
         }
         log.warning("a copy that may be the last one was offered", extra={"fields": fields})
+
+
+def _is_known_damaged(segment: SegmentState) -> bool:
+    """Whether somebody has read its object to the end, and it was no good: a look at the footer does not see
+    what has rotted before it."""
+    return segment.history is not None and segment.history.damaged

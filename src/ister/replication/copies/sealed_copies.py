@@ -16,6 +16,7 @@ from enum import Enum
 from ister.errors import CorruptFrame, CorruptSegment, NodeUnreachable, StorageFailed, UnknownTopic
 from ister.io.clock import Clock
 from ister.io.disk import Disk, parent
+from ister.metadata.topics import HistoryObject
 from ister.protocol.replication import ReachAnswer
 from ister.replication.copies.copies import Copies, wanted_of
 from ister.replication.copies.copying import ASIDE, Copied, copy_log, replace_copy
@@ -204,15 +205,23 @@ class SealedCopies:
         """Whether there is a log of it."""
         return self._disk.exists(place.identity.path + ".log")
 
-    async def remove(self, place: Place, expected: list[int], is_guest: Callable[[int], bool]) -> bool:
-        """Let go of the files of a sealed segment that these have, and this node is not to; whether that was
-        still so, and nobody has asked meanwhile for it to be had here."""
+    async def remove(
+        self,
+        place: Place,
+        expected: list[int],
+        by_object: HistoryObject | None,
+        is_guest: Callable[[int], bool],
+    ) -> bool:
+        """Let go of the files of a sealed segment that these have, or this object, and this node is not to;
+        whether all was still said so of them, and nobody has asked meanwhile for it to be had here."""
         copies, uid = self._copies, place.segment.uid
         await copies.sealed(place)
         async with copies.lock(uid):
             now = copies.place(place.topic.uid, uid)  # others had the lock
-            if now is None or now.segment.replicas != expected or is_guest(uid):
+            if now is None or is_guest(uid):
                 return False
+            if now.segment.replicas != expected or now.segment.history != by_object:
+                return False  # others left, or the object was found damaged
             place = _as_it_is(now)
             end, path = place.segment.data_end, place.identity.path
             assert end is not None
