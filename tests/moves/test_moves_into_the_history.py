@@ -17,6 +17,8 @@ from ister.failpoints import Step
 from ister.metadata.commands import PublishObject, ReleaseCopies, Result
 from ister.metadata.moves import MoveStage
 from ister.testing.cluster import World, WorldNode, read_all, run_story
+from tests.losses.stories import aside, give_up, others
+from tests.losses.test_several_replicas import left_behind
 from tests.moves.moving_helpers import a_node_other_than, ended, moved
 from tests.replication.repair_helpers import durable, numbers, sealed, until
 
@@ -153,6 +155,31 @@ def test_cancelled_after_the_seal_nothing_is_dropped_and_the_topic_stays_where_i
             assert await read_all(log, "t") == numbers(8)
 
     run_story(story, has_store=True, **FEW)
+
+
+def test_a_tail_that_was_set_aside_on_the_old_node_keeps_no_move_from_its_end() -> None:
+    """What an operator has given up and the node has brought back stays there for him: no records of the
+    topic are in it (F6)."""
+
+    async def story(world: World) -> None:
+        found = await left_behind(world)
+        async with others(world, *found.ahead) as log:
+            await give_up(log)
+        world.network.heal()
+        for node in found.ahead:
+            await node.start()
+        await world.settle()
+        back = found.ahead[0]
+        kept = await aside(back)
+        assert len(kept) == 1
+        async with world.connect() as log:
+            await moved(log, "t", back.node_id)
+            begun = await log.move_topic("t", a_node_other_than(world, "t"))
+            assert (begun.source, (await ended(log, begun.move)).stage) == (back.node_id, "done")
+        assert files_on(world, back.node_id) == 0
+        assert await aside(back) == kept
+
+    run_story(story, has_store=True, nodes=5, replicas=3, replica_lost_ms=60_000)
 
 
 VICTIMS: dict[str, Callable[[World, WorldNode, WorldNode, WorldNode], WorldNode]] = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 from ister.errors import DataDirectoryError
 from ister.io.disk import Disk
 from ister.metadata.state import ClusterState, TopicState
+from ister.replication.copies.copying import ASIDE
 from ister.replication.copies.damage import SUFFIX as DAMAGED
 
 Files = dict[str, list[str]]
@@ -61,8 +62,9 @@ def find_dropped(files: Files, state: ClusterState, member: int) -> list[tuple[i
 
 
 def has_files_up_to(files: Files, topic: TopicState, number: int, member: int) -> bool:
-    """Whether there are logs here of a topic's segments up to that number which others are to have."""
-    logs = [file for file in files.get(f"{topic.uid:016d}", []) if file.endswith(".log")]
+    """Whether there are logs here of a topic's segments up to that number which others are to have. A tail
+    that was set aside is none: it stays for who has given it up (F6)."""
+    logs = [file for file in files.get(f"{topic.uid:016d}", []) if _is_log(file)]
     found = [topic.segment(_number(file)) for file in logs if _number(file) <= number]
     return any(segment is not None and member not in segment.replicas for segment in found)
 
@@ -104,6 +106,11 @@ def _number(name: str) -> int:
     """The segment's, of one of its files; 0 for a file that is none."""
     first = name.partition("-")[0]
     return int(first) if first.isdecimal() else 0
+
+
+def _is_log(name: str) -> bool:
+    """A segment's, or one that is pulled to take its place."""
+    return "." + name.partition(".")[2] in (".log", ASIDE + ".log")
 
 
 def _trimmed(topic: TopicState, inside: list[str]) -> list[str]:
