@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 import threading
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +15,12 @@ import pyarrow as pa
 import pytest
 from job_helpers import DAY_US, FIRST_DAY_US, data_files, offsets_of, read_table
 
-from ister.errors import BadRequest, ConfigError, StoreUnavailable, TableMismatch
+from ister.errors import BadRequest, ConfigError, DependencyMissing, StoreUnavailable, TableMismatch
 from ister.spark.jobs.lake.delta import DeltaTable
 from ister.spark.jobs.lake.iceberg import IcebergTable
 from ister.spark.jobs.lake.opening import Target, find_table, open_table
 from ister.spark.jobs.lake.table import Coverage, DataFile, LakeTable, Origin
+from ister.spark.jobs.lake.told import told
 from ister.spark.jobs.tiering.files import FileSet
 from ister.spark.jobs.tiering.plan import log_schema
 
@@ -333,3 +337,22 @@ def test_a_manifest_needs_a_directory_or_a_bucket_and_a_catalog_is_in_no_bucket(
 def test_a_catalog_that_can_not_be_opened_says_how_to_describe_it() -> None:
     with pytest.raises(ConfigError, match="the catalog 'none-such'"):
         find_table(Target("iceberg", None, "none-such"), "default/orders")
+
+
+@pytest.mark.parametrize("uri", ["foo://u:SECRET@h/lake", "foo://u:SEC@SECRET/3@h/lake"])
+def test_a_catalog_that_can_not_be_opened_keeps_its_password(uri: str) -> None:
+    with pytest.raises(ConfigError, match=r"the catalog 'prod'.*foo://h/lake") as caught:
+        find_table(Target("iceberg", None, "prod", {"uri": uri}), "default/orders")
+    assert "SEC" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_driver_that_a_catalog_needs_and_that_is_not_there_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    glue = Target("iceberg", None, "prod", {"type": "glue"})
+    with pytest.raises(DependencyMissing, match=r"default.orders .*pyiceberg\[glue\]") as caught:
+        find_table(glue, "default/orders")
+    assert "ister[lake]" in caught.value.hint
+    with pytest.raises(DependencyMissing, match="no_such_driver"), told("lake.orders"):
+        importlib.import_module("no_such_driver")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ister.errors import ConfigError, DependencyMissing, StoreUnavailable, TableMismatch
 from ister.spark.jobs.lake.leftovers import old_files, remove
 from ister.spark.jobs.lake.table import UNKNOWN, Coverage, DataFile, Origin
+from ister.spark.jobs.lake.told import shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -208,9 +209,9 @@ def open_catalog(path: str | None, name: str | None, properties: Mapping[str, st
             return load_catalog(name, **{**_store_of_environment(), **properties})
         except ValueError as error:
             raise ConfigError(
-                f"the catalog {name!r} can't be opened: {error}",
-                hint="Give --catalog-property uri=..., or describe it in ~/.pyiceberg.yaml.",
-            ) from error
+                f"the catalog {name!r} can't be opened: {shown(error)}",
+                hint="Give --catalog-property type=... and uri=..., or describe it in ~/.pyiceberg.yaml.",
+            ) from None  # what it says may have a password
     if path is None:
         raise ConfigError(
             "neither a path nor a catalog is given", hint="Give --path DIRECTORY, or --catalog NAME."

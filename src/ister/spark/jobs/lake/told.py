@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from ister.errors import StoreUnavailable
+from ister.errors import DependencyMissing, StoreUnavailable
 from ister.spark.jobs.lake.table import Coverage, DataFile, LakeTable, Origin
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _LIBRARIES: Final = ("deltalake", "_internal", "pyiceberg", "pyarrow", "sqlalchemy", "sqlite3", "requests")
 """`_internal` is what Delta's errors say that they are of."""
 _DECORATION: Final = re.compile(r"\x1b\[\d*m|\u21b3|\s+")
+_USER: Final = re.compile(r"//[^\s'\"]*@")
 _SHOWN_CHARACTERS: Final = 400
 
 
@@ -28,14 +29,25 @@ def told(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if isinstance(error, ImportError) or type(error).__name__ == "NotInstalledError":
+            raise DependencyMissing(
+                f"the table {name} can't be reached: {shown(error)}",
+                hint="Catalogs have drivers of their own, which ister[lake] does not bring: install the one "
+                "that is named, where the job is started.",
+            ) from error
         if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _LIBRARIES:
             raise
-        said = " ".join(_DECORATION.sub(" ", str(error)).split())[:_SHOWN_CHARACTERS]
         raise StoreUnavailable(
-            f"the table {name} can't be reached: {said or type(error).__name__}",
+            f"the table {name} can't be reached: {shown(error)}",
             hint="Check the path, the rights to it, and the credentials of the store. How far the table is "
             "lies in its own commits: the next run goes on from there.",
         ) from error
+
+
+def shown(error: Exception) -> str:
+    """In one line, and without the credentials of a URL."""
+    said = " ".join(_DECORATION.sub(" ", _USER.sub("//", str(error))).split())[:_SHOWN_CHARACTERS]
+    return said or type(error).__name__
 
 
 class ToldTable:
