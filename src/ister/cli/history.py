@@ -137,6 +137,7 @@ def list_(terminal: Terminal, topic: str) -> HistoryView:
 def sweep(terminal: Terminal, topic: str) -> Done:
     """Delete the objects of TOPIC that nobody names any more: of exports that were cut short, of what
     retention dropped, and of a topic of this name that was deleted. The brokers do so too, every ten minutes.
+    What a compaction has replaced stays for an hour in any case.
 
     \b
     Examples:

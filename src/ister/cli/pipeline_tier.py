@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from ister.cli.common import QUICK, ask_broker, client_options, duration, parse_pairs, pass_terminal
 from ister.cli.pipeline_common import JobRun, SparkOptions, again_and_again, job_run, pipeline_options, size
@@ -13,6 +14,9 @@ from ister.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from ister.cli.render_pipeline import TierView
+
+_LEAST_AGE_MS: Final = 3_600_000
+"""A run that is under way has files that no commit names yet."""
 
 
 @click.command()
@@ -70,7 +74,7 @@ if TYPE_CHECKING:
     type=duration,
     default="24h",
     show_default=True,
-    help="How old such files and versions must be: longer than any job takes, or anybody reads.",
+    help="How old such files and versions must be: longer than any job takes, or anybody reads; 1h at least.",
 )
 @pipeline_options
 @client_options
@@ -106,6 +110,13 @@ def tier(
         raise click.UsageError("--once and --every exclude each other")
     if (schema_file is None) != (options["decode"] is None):
         raise click.UsageError("--decode and --schema go together")
+    given = click.get_current_context().get_parameter_source("older_than")
+    if given is not ParameterSource.DEFAULT and not (expire or vacuum):
+        raise click.UsageError("--older-than is for --expire and --vacuum, and neither is given")
+    if older_than < _LEAST_AGE_MS:
+        raise click.UsageError(
+            "--older-than is 1h at least: a run that is under way has files that no commit names yet"
+        )
     keywords = {
         **options,
         "bootstrap": terminal.bootstrap,

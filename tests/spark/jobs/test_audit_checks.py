@@ -14,6 +14,8 @@ from ister.spark.jobs.auditing.copies import _differences
 from ister.spark.jobs.auditing.findings import Checked, runs, shown
 from ister.spark.jobs.auditing.frames import OwnFrames, _Reported
 from ister.spark.jobs.auditing.segments import AuditedSegment, join_checked, segments_of
+from ister.spark.jobs.auditing.tables import TableLook, check_reach
+from ister.spark.jobs.lake.table import Coverage, Origin
 from ister.spark.jobs.snapshot import Share, take_snapshot
 from ister.spark.ranges import OffsetRange
 
@@ -218,3 +220,21 @@ def test_a_replica_that_differs_is_named(
 def test_ranges_of_offsets() -> None:
     assert runs([3, 4, 5, 9]) == [(3, 6), (9, 10)]
     assert (shown(7, 8), shown(7, 12)) == ("offset 7", "offsets 7 to 11")
+
+
+@pytest.mark.parametrize(
+    ("covered", "end", "finding"),
+    [
+        (None, 20, [("table", 5, 20)]),
+        (None, 5, []),
+        (Coverage(5, 20), 20, []),
+        (Coverage(5, 12), 20, []),
+        (Coverage(5, 22), 20, [("table", 20, 22)]),
+    ],
+)
+def test_a_table_that_says_it_has_nothing_or_too_much_is_found(
+    covered: Coverage | None, end: int, finding: list[tuple[str, int, int]]
+) -> None:
+    plan: Any = None
+    look = TableLook("t", Origin("c", "default/t", 5), plan, covered, [], [], 0)
+    assert found(check_reach(look, 5, end)) == finding

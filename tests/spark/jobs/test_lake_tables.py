@@ -245,7 +245,7 @@ def test_the_vacuum_lets_another_table_be_that_lies_below(target: Target) -> Non
     assert set(data_files(table.location)) == there
 
 
-def test_the_vacuum_of_a_delta_table_takes_what_its_library_replaced(tmp_path: Path) -> None:
+def test_what_its_library_replaced_in_a_delta_table_goes_once(tmp_path: Path) -> None:
     """Its own compacted files among them, which have other names than ours."""
     table = opened(Target("delta", str(tmp_path)))
     for start in (0, 10):
@@ -255,11 +255,24 @@ def test_the_vacuum_of_a_delta_table_takes_what_its_library_replaced(tmp_path: P
     table.compact(1 << 20)
     replaced = len(list(tmp_path.rglob("part-*.parquet"))) - 2
     assert replaced > 0 and table.vacuum(3600) == []
-    assert len(table.vacuum(0)) == replaced + 6
-    assert table.vacuum(0) == []  # what is gone is not told again
+    orphans = written(table, 30, 40)
+    assert table.expire(0) == replaced + 6
+    assert table.expire(0) == 0  # what is gone is not told again
+    assert len(table.vacuum(0)) == len(orphans)
+    assert table.vacuum(0) == []
     assert sorted(str(file.relative_to(tmp_path)) for file in tmp_path.glob("date*/*.parquet")) == sorted(
         file.path for file in table.files()
     )
+
+
+def test_the_vacuum_alone_takes_what_its_library_replaced_in_a_delta_table(tmp_path: Path) -> None:
+    table = opened(Target("delta", str(tmp_path)))
+    for start in (0, 10, 20):
+        table.commit(written(table, start, start + 10), table.coverage(), Coverage(0, start + 10))
+        table.compact(1 << 20)
+    assert len(list(tmp_path.rglob("part-*.parquet"))) == 4
+    assert sum("/part-" in path for path in table.vacuum(0)) == 2
+    assert offsets(Target("delta", str(tmp_path))) == list(range(30))
 
 
 def test_a_commit_of_somebody_else_is_in_nobodys_way(tmp_path: Path) -> None:

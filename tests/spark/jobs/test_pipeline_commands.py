@@ -182,6 +182,16 @@ def test_lag_tells_of_tables_and_writes_a_page(
             2,
             "exclude each other",
         ),
+        (
+            ["tier", "orders", "--to", "delta", "--path", "x", "--older-than", "7d"],
+            2,
+            "for --expire and --vacuum",
+        ),
+        (
+            ["tier", "orders", "--to", "delta", "--path", "x", "--vacuum", "--older-than", "59m"],
+            2,
+            "1h at least",
+        ),
         (["audit"], 2, "name topics, or give --all"),
         (["audit", "nowhere"], 4, "unknown-topic"),
     ],

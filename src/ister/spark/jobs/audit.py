@@ -23,7 +23,7 @@ from ister.addresses import Address
 from ister.errors import ConfigError
 from ister.io.clock import monotonic
 from ister.names import normalise_topic
-from ister.spark.jobs.auditing.findings import TABLE, Checked, Finding, Note, shown
+from ister.spark.jobs.auditing.findings import Checked, Finding, Note, shown
 from ister.spark.jobs.auditing.segments import AuditedSegment, join_checked, segments_of
 from ister.spark.jobs.running import Stop, parallelism, run_tasks
 from ister.spark.jobs.snapshot import Share, Snapshot, shares, take_snapshot
@@ -306,19 +306,12 @@ class _AuditJob:
 
     def _compare_table(self, audited: Audited, look: TableLook) -> None:
         from ister.spark.jobs.auditing.against import compare_table
-        from ister.spark.jobs.auditing.tables import windows
+        from ister.spark.jobs.auditing.tables import check_reach, windows
 
         audited.table, covered = look.name, look.covered
+        audited.table_findings += check_reach(look, audited.start_offset, audited.end_offset)
         if covered is None:
-            audited.notes.append(
-                Note(audited.start_offset, audited.end_offset, f"{audited.table} has no commit")
-            )
             return
-        if covered.next > audited.end_offset:
-            what = (
-                f"the table goes up to offset {covered.next - 1}, and the topic ended at {audited.end_offset}"
-            )
-            audited.table_findings.append(Finding(TABLE, audited.end_offset, covered.next, what))
         parts = list(windows(self.snapshots[0], look, covered))
         self._watch.begins(
             f"compare {audited.table}",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ister.errors import TableMismatch
 from ister.spark.jobs.auditing.against import TableShare
+from ister.spark.jobs.auditing.findings import TABLE, Finding, shown
 from ister.spark.jobs.lake.opening import Target, find_dead_letters, find_table
 from ister.spark.jobs.lake.table import UNKNOWN, Coverage, DataFile, LakeTable, Origin
 from ister.spark.jobs.snapshot import Share, Snapshot, shares
@@ -78,6 +79,19 @@ def _at_one_moment(table: LakeTable) -> tuple[Coverage | None, list[DataFile]]:
         before, covered = covered, table.coverage()
         if covered == before:
             return covered, files
+
+
+def check_reach(look: TableLook, start: int, end: int) -> list[Finding]:
+    """How far the table is by its own commits, held against a topic from `start` to before `end`."""
+    if look.covered is None:
+        if start == end:
+            return []
+        what = f"{shown(start, end)}: the table has no commit, and the topic has records"
+        return [Finding(TABLE, start, end, what)]
+    if look.covered.next > end:
+        what = f"the table goes up to offset {look.covered.next - 1}, and the topic ended at {end}"
+        return [Finding(TABLE, end, look.covered.next, what)]
+    return []
 
 
 def windows(snapshot: Snapshot, look: TableLook, covered: Coverage) -> Iterator[TableShare]:

@@ -166,23 +166,21 @@ class DeltaTable:
     def expire(self, older_than_s: float) -> int:
         """The log of commits goes as far as the table's own `logRetentionDuration` lets it."""
         self._table.update_incremental()
-        before = self._table.version()
         self._table.create_checkpoint()
         self._table.cleanup_metadata()
-        found = self._table.vacuum(
-            ceil(older_than_s / 3600), dry_run=False, enforce_retention_duration=False, full=False
-        )
-        self._table.update_incremental()
-        assert self._table.version() >= before
-        return len(found)
+        return len(self._remove(older_than_s, also_unnamed=False))
 
     def vacuum(self, older_than_s: float) -> list[str]:
+        return self._remove(older_than_s, also_unnamed=True)
+
+    def _remove(self, older_than_s: float, *, also_unnamed: bool) -> list[str]:
         """What the log has as removed, and files of ours that it never had. Delta's own vacuum in full would
         remove all that it does not know: also another table that lies below this one."""
         there = list(parquet_files(self._location, self._origin))
         self._table.update_incremental()  # looked at last: what was committed meanwhile is kept
         hours = ceil(older_than_s / 3600)
-        replaced, unneeded = (self._unneeded(hours, full=full) for full in (False, True))
+        replaced = self._unneeded(hours, full=False)
+        unneeded = self._unneeded(hours, full=True) if also_unnamed else set()
         going = [
             path
             for path, is_ours, age_s in there
