@@ -42,7 +42,10 @@ CONSTRAINTS = ROOT / "constraints.txt"
 STATE = ROOT / ".setup"
 WAIT_SECONDS = 0.2
 
-EXTRAS = {"core": ("arrow", "compression", "fast"), "full": ("dev", "spark", "pipelines", "lake", "s3")}
+EXTRAS = {
+    "core": ("arrow", "compression", "fast"),
+    "full": ("dev", "spark", "connect", "pipelines", "lake", "s3"),
+}
 CONTENTS = {
     "core": "Ister, Arrow, compression: about 70 MB to download, 250 MB on disk",
     "full": "Spark, a Java runtime, table formats, tools: about 620 MB to download, 1 GB on disk",

@@ -34,7 +34,7 @@ def test_a_delete_through_a_node_that_is_behind_deletes_the_topic_that_is_there_
             await near.create_topic("t")
             world.network.heal()
             by_name = encode_header(DeleteTopic("default/t"))  # as a client may that does not know the uid
-            await far.call("deleting", Kind.DELETE_TOPIC, by_name)
+            await far.requests.call("deleting", Kind.DELETE_TOPIC, by_name)
             with pytest.raises(UnknownTopic):
                 await near.describe_topic("t")
 
@@ -52,7 +52,7 @@ def test_a_delete_that_was_repeated_does_not_delete_the_topic_that_was_made_afte
         async with world.at(2) as first, world.at(3, "client-2.y") as second:
             delete = encode_header(DeleteTopic("default/t", made.uid))  # as the client sends it
             world.nodes[2].freeze()
-            deleting = asyncio.ensure_future(first.call("deleting", Kind.DELETE_TOPIC, delete))
+            deleting = asyncio.ensure_future(first.requests.call("deleting", Kind.DELETE_TOPIC, delete))
             await asyncio.sleep(0.1)
             await second.delete_topic("t")
             again = await second.create_topic("t")

@@ -144,3 +144,17 @@ def test_a_request_that_comes_after_a_later_one_gets_nothing_and_takes_nothing_b
         assert owned.dispatcher.held_by(A) == 20
 
     story(scenario, SubscriptionKind.EXCLUSIVE)
+
+
+def test_of_a_request_that_is_sent_again_the_last_copy_alone_is_answered() -> None:
+    async def scenario(topic: Topic, owned: Owned) -> None:
+        topic.hold()
+        first = asyncio.ensure_future(pull(owned, A, 1))
+        await topic.reads.get()
+        again = asyncio.ensure_future(pull(owned, A, 1))
+        await asyncio.sleep(0.1)
+        topic.let_go()
+        assert await first == [], "nobody waits for this answer"
+        assert await again == [Delivered(0, 10, 1)]
+
+    story(scenario, SubscriptionKind.EXCLUSIVE)

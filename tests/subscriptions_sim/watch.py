@@ -117,8 +117,8 @@ class Watch:
 
     def _was_known(self, at: float, epoch: int, later: int) -> bool:
         """Whether an owner can know of a delivery, or that there may have been one. One that was replaced and
-        has not heard of it may go on for a while: nobody can know of that."""
-        return epoch >= later or at < self._claimed[later]
+        has not heard of it may go on for a while: neither does it know of those behind it, nor they of it."""
+        return epoch == later or at < self._claimed[later]
 
     def _check_order(self, batch: ister.Batch, consumer: str) -> None:
         """Every earlier record of a key is dealt with, or with the same consumer from the same owner."""

@@ -45,6 +45,8 @@ class _Consumer:
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
         self.last_request = 0
+        self.asked: Pull | None = None
+        """The last that came, which alone is answered: one that is sent again has the number of the first."""
         self.waiting = 0
         """Its requests that are being answered."""
 
@@ -253,7 +255,7 @@ class Owned:
         if consumer.last_request > request.number:
             return [], []  # it was long on its way, and its consumer has asked anew
         self._give_back(request.consumer, request.received + 1, consumer.last_request + 1)
-        consumer.last_request = request.number
+        consumer.last_request, consumer.asked = request.number, request
         consumer.waiting += 1
         left_after = LOST_SECONDS  # its connection broke
         try:
@@ -305,9 +307,9 @@ class Owned:
         return found
 
     def _is_waited_for(self, request: Pull, consumer: _Consumer) -> bool:
-        """Not once its consumer has left, or asks anew. Each wait for a read is long enough for that."""
-        is_there = self._consumers.get(request.consumer) is consumer
-        return is_there and consumer.last_request == request.number
+        """Not once its consumer has left, asks anew, or has sent this again: then what came of its number may
+        be with it already. Each wait for a read is long enough for that."""
+        return self._consumers.get(request.consumer) is consumer and consumer.asked is request
 
     def _give_back(self, consumer: int, first: int, end: int) -> None:
         """What was handed out to these of its requests never came to it, and never will."""
