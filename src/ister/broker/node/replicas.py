@@ -253,6 +253,7 @@ class NodeReplication:
         assert segment.end_offset is not None
         self.recoveries.sealed(segment.uid, segment.end_offset)
         is_known = segment.is_whole_at(self.member) or self.member not in segment.replicas
+        is_known = is_known and not self.completions.is_damaged(segment.uid)  # found while it was open
         if not is_known or len(segment.replicas) > 1 or segment.recovery or segment.lost_from is not None:
             place = Place(topic, segment, self._broker.identity_of(topic, segment))
             self.completions.sealed(place)

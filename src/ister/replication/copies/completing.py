@@ -154,9 +154,10 @@ class Completions:
     # What the metadata tells.
 
     def sealed(self, place: Place) -> None:
-        """The metadata has sealed a segment: whether this copy is whole is known once it was looked at."""
+        """The metadata has sealed a segment: whether this copy is whole is known once it was looked at.
+        Damage that was found while it was open could not be told before (C2)."""
         segment = place.segment
-        self._changed(place)
+        self._changed(place, is_urgent=self.is_damaged(segment.uid))
         if self._member in segment.replicas and not self._ended_it(place):
             self._look(place)
             return
@@ -237,10 +238,10 @@ class Completions:
             await self._complete(place, once=True)
 
     def _ended_it(self, place: Place) -> bool:
-        """Whether this very process led the segment to its end."""
+        """Whether this very process led the segment to its end, and nothing speaks against its copy."""
         segment = place.segment
         is_own = segment.leader == self._member and segment.sealed_by == self._member
-        is_own = is_own and segment.is_whole_at(self._member)
+        is_own = is_own and segment.is_whole_at(self._member) and segment.uid not in self._troubles
         # Before the first look this is a start that hears again of what an earlier process did.
         return self._has_looked and is_own and not segment.recovery and segment.lost_from is None
 
