@@ -55,6 +55,18 @@ def test_the_last_nodes_to_stop_do_not_wait_for_those_that_are_gone(
     run_story(story, replicas=replicas)
 
 
+def test_others_that_are_missed_after_a_stop_has_begun_do_not_hold_it_up() -> None:
+    async def story(world: World) -> None:
+        await make_topics(world)
+        last, *others = world.up
+        for node in others:
+            node.kill()
+        assert last.broker.has_majority, "as far as it knows"
+        assert await stop(last) < 3
+
+    run_story(story, replicas=3)
+
+
 def test_records_that_wait_for_a_quorum_that_is_gone_do_not_hold_up_a_stop() -> None:
     async def story(world: World) -> None:
         await make_topics(world)

@@ -13,7 +13,8 @@ slow to apply it itself: one whose disk hangs would do so for as long as it hang
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from random import Random
 from typing import TypeVar
 
@@ -28,6 +29,7 @@ from ister.raft.driver import RaftNode
 
 ATTEMPT_SECONDS = 2.0
 _FIRST_PAUSE_SECONDS = 0.02
+_LOOK_SECONDS = 0.05
 
 _RETRIED = (NotLeader, ConnectionFailed, RequestTimeout, Overloaded)
 _NO_MAJORITY = "The cluster may have no majority; ask `ister cluster status` on several nodes."
@@ -51,6 +53,29 @@ class Proposals:
         self._has_majority = has_majority
         self.is_stopping = False
         """Then a majority that does not answer is not waited for: the next start goes on from here."""
+        self._limits: dict[asyncio.Timeout, None] = {}
+        """Of what waits for a majority."""
+
+    async def keep_looking(self) -> None:
+        """While this node stops: end what waits for a majority that answers no more. Others may have stopped
+        a moment before, and are missed only when something waits already."""
+        while True:
+            if not self._has_majority():
+                now = asyncio.get_running_loop().time()
+                for limit in self._limits:
+                    if not limit.expired():
+                        limit.reschedule(now)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    @asynccontextmanager
+    async def needs_majority(self, seconds: float | None = None) -> AsyncIterator[None]:
+        """What needs one, for so long; `TimeoutError` earlier if this node is stopping and there is none."""
+        async with asyncio.timeout(seconds) as limit:
+            self._limits[limit] = None
+            try:
+                yield
+            finally:
+                del self._limits[limit]
 
     async def propose(self, data: bytes, timeout: float) -> Outcome:
         """`data` is a command."""
@@ -78,7 +103,12 @@ class Proposals:
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
-                return await attempt(max(0.01, min(ATTEMPT_SECONDS, deadline - monotonic())))
+                async with self.needs_majority():
+                    return await attempt(max(0.01, min(ATTEMPT_SECONDS, deadline - monotonic())))
+            except TimeoutError as error:
+                if not self.is_stopping:
+                    raise
+                raise ShuttingDown(f"{what}: this node is stopping, and too few voters answer") from error
             except _RETRIED as error:
                 if self._raft.failure is not None:
                     raise self._raft.failure.again() from error

@@ -188,12 +188,14 @@ class ReplicatedMetadata:
     def is_stopping(self) -> None:
         """From now on nothing waits for a majority that does not answer."""
         self.proposals.is_stopping = True
+        if self._is_open:
+            self._background.spawn(self.proposals.keep_looking())
 
     async def hand_over(self) -> None:
         """Before a stop: let another node lead the metadata, so that nobody has to wait for an election."""
         if self._is_open and self.raft.is_leader and not self.is_sole_voter:
             try:
-                async with asyncio.timeout(HAND_OVER_SECONDS):
+                async with self.proposals.needs_majority(HAND_OVER_SECONDS):
                     await self.members.administer(AdminRequest(Kind.TRANSFER_LEADER, 0))
             except (IsterError, TimeoutError) as error:
                 log.info("the metadata's leadership was not handed over: %s", error)

@@ -182,7 +182,7 @@ class NodeReplication:
         for topic in leading:
             topic.handing_off.start(Why.STOPPING)
         try:
-            async with asyncio.timeout(HAND_OVER_SECONDS):
+            async with self._broker.metadata.proposals.needs_majority(HAND_OVER_SECONDS):
                 for topic in leading:
                     await topic.handing_off.finished()
         except TimeoutError:
