@@ -11,6 +11,7 @@ import ister
 from ister.errors import CorruptSegment
 from ister.frame import HEADER_SIZE, frames_in
 from ister.metadata.state import SegmentState
+from ister.replication.copies import reporting
 from ister.testing.cluster import World, WorldNode, read_all, run_story
 from tests.replication.repair_helpers import durable, fill, holders, numbers, path_of, sealed, until
 
@@ -92,6 +93,22 @@ def test_rot_in_the_open_segment_is_noticed_by_its_reader_and_appends_go_on(at: 
         assert node.broker.replication.completions.is_damaged(segment.uid)
 
     run_story(story, nodes=nodes, replicas=1, hot_tail_bytes=0, scrub_bytes_per_second=0)
+
+
+def test_what_was_found_in_an_open_segment_is_told_at_its_seal_and_waits_for_no_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """C2: the seal calls the copy of its leader whole."""
+    monkeypatch.setattr(reporting, "INTERVAL_SECONDS", 3600.0)
+
+    async def story(world: World) -> None:
+        await fill(world, 4)
+        rot(world, world.leader_of("t").topic("t").state.open_segment, BODY)
+        async with world.connect() as log:
+            await read_up_to_damage(log)
+            await is_told(log)
+
+    run_story(story, nodes=1, replicas=1, hot_tail_bytes=0, scrub_bytes_per_second=0)
 
 
 def test_a_read_of_the_open_segment_that_failed_once_is_no_damage() -> None:
