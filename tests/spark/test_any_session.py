@@ -37,8 +37,8 @@ def ran(request: pytest.FixtureRequest, bootstrap: str, tmp_path_factory: pytest
     with sync.connect(bootstrap) as log:
         if not any(topic.topic == "default/source" for topic in log.list_topics()):
             log.append("source", [b"%05d" % number for number in range(RECORDS)])
-    target = f"written-{request.param}"
     directory = tmp_path_factory.mktemp("program")
+    target = f"written-{request.param}-{directory.name}"  # another one, where this is set up once more
     options = [*where, "--bootstrap", bootstrap, "--target", target, "--checkpoint", str(directory / "c")]
     done = run_script(PROGRAM, *options, cwd=directory)
     assert done.returncode == 0, done.stderr[-4000:]
