@@ -49,9 +49,9 @@ def acknowledge_before_write() -> None:
         else:
             append(self, frame, header, now_us, sink, token, started)  # a repeat, answered as ever
 
-    def late(self: FlushJob, clock: Any) -> None:
+    def late(self: FlushJob) -> None:
         time.sleep(LATE_SECONDS)
-        run(self, clock)
+        run(self)
 
     Segment.append = hasty  # type: ignore[method-assign]
     FlushJob.run = late  # type: ignore[method-assign]
