@@ -170,11 +170,13 @@ class BucketStore:
 
     def _sweep(self, older_than_s: float) -> int:
         now_s = SystemClock().now_us() / 1e6
+        spared = set(self._under_way)  # one that ends while the list is made is in it, and under way no more
         left = [
             entry["path"]
             for entries in self._obstore.list(self._store, self._own)
             for entry in entries
-            if entry["path"] not in self._under_way
+            if entry["path"] not in spared
+            and entry["path"] not in self._under_way
             and (not older_than_s or now_s - entry["last_modified"].timestamp() >= older_than_s)
         ]
         for path in left:
