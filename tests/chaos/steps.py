@@ -89,6 +89,7 @@ class StepChaos:
 
     async def _play(self, log: ister.Log, case: Case) -> None:
         nodes = self._cluster.nodes
+        await self._cluster.wait_whole()  # nothing is moved to a node that is not known to be back
         old = (await log.describe_topic(case.topic)).segments[-1].leader
         target = old % len(nodes) + 1
         before = len(self.acknowledged[case.topic])
@@ -96,7 +97,7 @@ class StepChaos:
             (self._halts / f"node-{node_id}").write_text(case.step)
         moving = asyncio.create_task(log.move_topic(case.topic, target))
         try:
-            own = await self._halted(case)
+            own = await self._halted(case, moving)
             for node_id in nodes:
                 (self._halts / f"node-{node_id}").unlink(missing_ok=True)
             victim = await self._victim(case, own, nodes[old], nodes[target])
@@ -115,12 +116,14 @@ class StepChaos:
                 raise Violation("liveness", f"{case}: nothing is written any more")
             await asyncio.sleep(0.01)
 
-    async def _halted(self, case: Case) -> NodeProcess:
+    async def _halted(self, case: Case, moving: asyncio.Task[object]) -> NodeProcess:
         bound = time.monotonic() + self._patience_s
         while time.monotonic() < bound:
             for node in self._cluster.nodes.values():
                 if _state_of(node.process_id) == "T":
                     return node
+            if moving.done():
+                moving.result()  # a move that is refused comes to no step
             await asyncio.sleep(0.005)
         raise Violation("liveness", f"{case}: nobody came to the step")
 
