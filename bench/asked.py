@@ -151,6 +151,8 @@ SUBSCRIPTIONS_ASKED: Final = (
     Asked("published to delivered at 20,000 a second, p50", ("delivery", "p50_ms"), milliseconds, most=2),
     Asked("published to delivered at 20,000 a second, p99", ("delivery", "p99_ms"), milliseconds, most=10),
     Asked("published to acknowledged meanwhile, p99", ("delivery", "acknowledged_p99_ms"), milliseconds),
+    Asked("a bare write and sync at that pace, p50", ("delivery", "raw_p50_ms"), milliseconds),
+    Asked("a bare write and sync at that pace, p99", ("delivery", "raw_p99_ms"), milliseconds),
     Asked("eight consumers, batches of 100 shared out", ("shared_small", "records_per_s"), rate),
     Asked("eight consumers of a key-shared one, 1,000 keys", ("key_shared", "records_per_s"), rate),
     Asked("1,000 idle subscriptions, of a core", ("idle", "cpu_percent"), percent, most=2),

@@ -6,6 +6,9 @@ import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Final
+
+_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
 def machine_facts(directory: Path) -> dict[str, str | int | float]:
@@ -43,3 +46,17 @@ def installed(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
+
+
+def processor_seconds(process_id: int) -> float:
+    """User and system time of a process and all its threads."""
+    fields = Path(f"/proc/{process_id}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2]
+    user, system = fields.split()[11:13]
+    return (int(user) + int(system)) / _TICKS_PER_SECOND
+
+
+def busy_seconds() -> float:
+    """Of all processors together since the machine began: what anybody took, or the host did not give."""
+    counted = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:9]
+    user, nice, system, _idle, _waiting, interrupts, soft, stolen = map(int, counted)
+    return (user + nice + system + interrupts + soft + stolen) / _TICKS_PER_SECOND

@@ -8,7 +8,6 @@ cycles of the size that the nodes' had on average.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -21,6 +20,7 @@ from typing import Final
 import ister
 from bench.cluster.nodes import ClusterProcesses
 from bench.cluster.topics import topics_by_leader
+from bench.machine import processor_seconds
 from bench.replication.raw import COPIES, time_copies
 from ister.bench.figures import Fields, Repetition, rounded, summarise
 from ister.bench.load import append_batches
@@ -29,7 +29,6 @@ from ister.bench.workload import Workload
 
 IN_FLIGHT_EACH: Final = 16
 """As in `ister bench append`: 8 on the wire, as many as one producer may have, and 8 ready to follow."""
-_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -131,13 +130,6 @@ _OF_ONE: Final = (
     *("raw_mb_per_s", "raw_least_mb_per_s", "raw_most_mb_per_s"),
     *("broker_cores", "client_cores"),
 )
-
-
-def processor_seconds(process_id: int) -> float:
-    """User and system time of a process and all its threads."""
-    fields = Path(f"/proc/{process_id}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2]
-    user, system = fields.split()[11:13]
-    return (int(user) + int(system)) / _TICKS_PER_SECOND
 
 
 async def measure_throughput(

@@ -19,9 +19,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.cluster.nodes import NodeProcess
+from bench.machine import processor_seconds
 from bench.spark.command import run_command
 from bench.spark.formats import BATCH, COLUMNS, TOPIC, IsterFormat, ParquetFormat, Rows
-from bench.spark.keeping import append_all, cpu_seconds, keeping_broker, wait_until_kept
+from bench.spark.keeping import append_all, keeping_broker, wait_until_kept
 from bench.spark.scan import scan_seconds
 from ister import sync
 from ister.bench.figures import rounded
@@ -92,11 +93,11 @@ class _Bench:
         taken: list[tuple[str, str, float]] = []
         for columns, names in COLUMNS.items():
             for form in compared:
-                before = cpu_seconds(self._node.process_id)
+                before = processor_seconds(self._node.process_id)
                 seconds = scan_seconds(form.table(self._spark, names))
                 taken.append((columns, form.name, seconds))
                 if is_counted and form.name == "history":
-                    self._cpu_s += cpu_seconds(self._node.process_id) - before
+                    self._cpu_s += processor_seconds(self._node.process_id) - before
                     self._history_s += seconds
         taken += [("other", name, seconds) for name, seconds in self._others()]
         for columns, name, seconds in taken if is_counted else ():

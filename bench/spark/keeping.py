@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -65,9 +64,3 @@ def append_all(
                 group.create_task(one(append))
 
     asyncio.run(run())
-
-
-def cpu_seconds(process_id: int) -> float:
-    """What the process has used so far, in user and in kernel mode."""
-    fields = Path(f"/proc/{process_id}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

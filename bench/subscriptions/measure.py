@@ -1,11 +1,11 @@
 """Measure subscriptions: python -m bench.subscriptions.measure [MODE ...]
 
-Each on a broker of its own, with the clients in this process. `exclusive`, `shared` and `key_shared` consume
-what is there already, in batches of frames that are decoded to Arrow, each acknowledged as a whole; the clock
-stops when everything is consumed and its acknowledgement is stored. `delivery` publishes so many records a
-second, each by itself, and takes the time from there until its consumer has it; every record is synced before
-it is delivered. `idle` is what a broker uses for subscriptions that nobody publishes to, each with a consumer
-that waits.
+Each on a broker of its own, with the clients in this process (except in `delivery`). `exclusive`, `shared`
+and `key_shared` consume what is there already, in batches of frames that are decoded to Arrow, each
+acknowledged as a whole; the clock stops when everything is consumed and its acknowledgement is stored.
+`delivery` publishes so many records a second, each by itself, and takes the time from there until its
+consumer has it; every record is synced before it is delivered. `idle` is what a broker uses for subscriptions
+that nobody publishes to, each with a consumer that waits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import json
 import os
-import struct
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -23,22 +22,20 @@ from statistics import median
 from typing import Any, Final
 
 import ister
-from bench.subscriptions.asked import RATE, SHARERS, SIZE
+from bench.machine import processor_seconds
+from bench.subscriptions.asked import SHARERS, SIZE
+from bench.subscriptions.delivery import measure_delivery
 from ister.bench.figures import rounded
 from ister.bench.session import run_loop
 from ister.bench.target import Target, own_broker, peak_rss_bytes, scratch_directory
 from ister.bench.workload import records_like
-from ister.client.gathering import Receipt
 from ister.client.log import Log
 
 IN_FLIGHT: Final = 8
 """Batches, while a topic is filled."""
 KEYS: Final = 1000
-SAMPLED: Final = 100
-"""Of so many records the acknowledgement of one is timed."""
 IDLE: Final = 1000
 IDLE_CLIENTS: Final = 20
-_STAMP: Final = struct.Struct("<Q")
 
 
 def whole(records: int, batch: int) -> int:
@@ -90,64 +87,6 @@ async def measure_consuming(target: Target, mode: str, part: int, repeats: int) 
     return {"records_per_s": round(median(rates)), "repeats": repeats}
 
 
-async def deliver(target: Target, seconds: float) -> tuple[list[float], list[float], float]:
-    """How long each record took, in milliseconds; how long some took to be acknowledged, which is the part
-    that the disk has in it; and how late the publisher was at worst, which is the load's own doing."""
-    async with ister.connect(target.bootstrap) as publisher, ister.connect(target.bootstrap) as consumer:
-        topic, count = f"delivery-{time.monotonic_ns()}", int(RATE * seconds)
-        await publisher.create_topic(topic, segment_records=1_000_000)
-        await publisher.create_subscription(topic, "bench", kind="exclusive")
-        took: list[float] = []
-        acknowledged: list[float] = []
-
-        async def take() -> None:
-            async with consumer.subscribe(topic, "bench") as subscription:
-                while len(took) < count and (batch := await subscription.next()) is not None:
-                    values = [record.value for record in batch.records()]
-                    now = time.perf_counter_ns()
-                    took.extend((now - _STAMP.unpack_from(value)[0]) / 1e6 for value in values if value)
-                    await batch.ack()
-
-        async def await_receipt(receipt: Receipt, began: float) -> None:
-            await receipt
-            acknowledged.append((time.perf_counter() - began) * 1000)
-
-        taking, rest, late = asyncio.create_task(take()), bytes(SIZE - _STAMP.size), 0.0
-        waiting: list[asyncio.Task[None]] = []
-        async with publisher.producer(topic, linger_ms=0) as producer:
-            began, sent = time.perf_counter(), 0
-            while sent < count:
-                due = min(int((time.perf_counter() - began) * RATE), count)
-                late = max(late, (due - sent) / RATE)
-                while sent < due:
-                    receipt = await producer.submit(_STAMP.pack(time.perf_counter_ns()) + rest)
-                    sent += 1
-                    if sent % SAMPLED == 0:
-                        waiting.append(asyncio.create_task(await_receipt(receipt, time.perf_counter())))
-                await asyncio.sleep(0.0005)
-            await producer.flush()
-        await asyncio.wait_for(taking, 60)
-        await asyncio.gather(*waiting)
-        return took, acknowledged, late
-
-
-async def measure_delivery(target: Target, seconds: float) -> dict[str, float]:
-    await deliver(target, 2.0)
-    took, acknowledged, late = await deliver(target, seconds)
-    return {
-        **percentiles(took),
-        **{f"acknowledged_{name}": value for name, value in percentiles(acknowledged).items()},
-        "publisher_late_ms": rounded(late * 1000),
-    }
-
-
-def percentiles(took: list[float]) -> dict[str, float]:
-    ordered = sorted(took)
-    parts = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
-    found = {name: rounded(ordered[int(len(ordered) * part)]) for name, part in parts.items()}
-    return {**found, "max_ms": rounded(ordered[-1])}
-
-
 async def measure_idle(target: Target, count: int, seconds: float) -> dict[str, float]:
     assert target.process_id is not None
     async with AsyncExitStack() as stack:
@@ -162,16 +101,11 @@ async def measure_idle(target: Target, count: int, seconds: float) -> dict[str, 
             log = clients[number % len(clients)]
             await stack.enter_async_context(log.subscribe(f"idle-{number % (count // 100)}", f"s-{number}"))
         await asyncio.sleep(5)
-        used, began = _cpu_seconds(target.process_id), time.perf_counter()
+        used, began = processor_seconds(target.process_id), time.perf_counter()
         await asyncio.sleep(seconds)
-        part = (_cpu_seconds(target.process_id) - used) / (time.perf_counter() - began)
+        part = (processor_seconds(target.process_id) - used) / (time.perf_counter() - began)
         grown = peak_rss_bytes(target.process_id) - before
     return {"cpu_percent": rounded(part * 100), "rss_grown_mb": rounded(grown / 1e6)}
-
-
-def _cpu_seconds(process_id: int) -> float:
-    fields = Path(f"/proc/{process_id}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _rss_bytes(process_id: int) -> int:
@@ -198,7 +132,7 @@ def measure_subscriptions(modes: Sequence[str], part: int, repeats: int) -> dict
             name = mode.replace("-", "_")
             match mode:
                 case "delivery":
-                    results[name] = run_loop(measure_delivery(target, max(20 / part, 2)))
+                    results[name] = run_loop(measure_delivery(target, max(20 / part, 2))).fields()
                 case "idle":
                     results[name] = run_loop(measure_idle(target, IDLE, max(20 / part, 5)))
                 case _:

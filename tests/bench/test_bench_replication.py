@@ -12,6 +12,7 @@ from bench.cluster.calls import Call, binned
 from bench.cluster.copies import UNDER_WAY_RECORDS, what_is_missing
 from bench.cluster.nodes import ClusterProcesses
 from bench.cluster.timeline import height_of
+from bench.machine import processor_seconds
 from bench.peers.kafka import write_config
 from bench.replication import raw
 from bench.replication.failover import Run, measure_failover, summarise_runs
@@ -19,7 +20,6 @@ from bench.replication.lone import describe_lone
 from bench.replication.measure import measure_replicated
 from bench.replication.picture import draw_failover
 from bench.replication.raw import COPIES, time_copies
-from bench.replication.throughput import processor_seconds
 from bench.report import replicated_table
 
 from ister.bench.raw import time_writes

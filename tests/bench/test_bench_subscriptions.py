@@ -1,0 +1,49 @@
+"""The bench of subscriptions, small: a broker, a publisher and a consumer of its own. No figure is judged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+from bench.machine import busy_seconds
+from bench.subscriptions import delivery
+from bench.subscriptions.delivery import Times, measure_delivery
+
+from ister.bench.target import own_broker
+
+ROOT = Path(__file__).resolve().parents[2]
+RATE = 2000
+
+
+@pytest.mark.slow
+def test_every_record_that_is_timed_is_delivered_and_a_bare_sync_is_timed_for_each_of_the_brokers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with own_broker(tmp_path) as target:
+        times = asyncio.run(measure_delivery(target, 2 * delivery.ROUND_SECONDS, RATE, 100))
+    found = times.fields()
+    timed = int(RATE * delivery.ROUND_SECONDS) * 2
+    assert len(times.delivered) == timed
+    assert len(times.acknowledged) == timed // delivery.SAMPLED
+    assert all(seconds > 0 for seconds in (*times.delivered, *times.acknowledged, *times.raw))
+    assert len(times.raw) > 100
+    for kind in ("", "acknowledged_", "raw_"):
+        assert 0 < found[f"{kind}p50_ms"] <= found[f"{kind}p99_ms"] <= found[f"{kind}max_ms"]
+
+
+def test_what_others_take_of_the_processors_is_all_but_our_own() -> None:
+    before, own = busy_seconds(), sum(os.times()[:2])
+    while sum(os.times()[:2]) < own + 0.1:
+        time.sleep(0)
+    assert busy_seconds() - before > 0.05
+
+
+def test_others_are_told_in_processors_and_never_below_zero() -> None:
+    times = Times([0.001], [0.001], [0.001], others=3.0, took=2.0)
+    assert times.fields()["others_cores"] == 1.5
+    times.others = -0.01  # clocks that tick in hundredths
+    assert times.fields()["others_cores"] == 0
