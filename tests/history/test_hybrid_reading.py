@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 
 import pytest
 
 from ister.broker.topic.location import Here, History
 from ister.errors import CorruptSegment, IsterError
 from ister.frame import HEADER_SIZE
+from ister.history.reading import LOOK_AGAIN_SECONDS
 from ister.protocol.peer import node_of
+from ister.testing import MemoryStore
 from ister.testing.cluster import World, read_all, run_story
+from tests.history.bad_objects import cut_short, flipped, of_another_topic, with_other_records
 from tests.history.test_export import all_exported, published
 from tests.replication.repair_helpers import durable, fill, numbers, sealed, until
 
@@ -106,6 +110,68 @@ def test_a_damaged_or_missing_object_is_an_error_with_its_offsets_and_never_an_e
             assert [record.offset async for record in log.read("t", start=behind)] == list(range(behind, 14))
 
     run_story(story, has_store=True, **OLD)
+
+
+BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "other records": (with_other_records, "is not the one that was published"),
+    "another topic's": (of_another_topic, "and should be"),
+    "cut short": (cut_short, "is cut short"),
+    "bit of the footer": (flipped(-60), "the checksum of its footer"),
+    "bit of the trailer": (flipped(-10), "the checksum of its last 24 bytes"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_what_is_put_in_the_place_of_an_object_is_named_and_nothing_of_it_is_served(bad: str) -> None:
+    spoil, said = BAD[bad]
+
+    async def story(world: World) -> None:
+        await fill(world, 9)
+        await until(lambda: all_released(world, 2) and files_are_gone(world))
+        store, second = world.store, published(world)[1]
+        assert store is not None and second.history is not None
+        put_in_its_place(store, second.history.name, spoil)
+        async with world.connect() as log:
+            for start in (0, second.base_offset, second.base_offset + 1):
+                read: list[int] = []
+                with pytest.raises(CorruptSegment, match=second.history.name) as caught:
+                    async for record in log.read("t", start=start):
+                        read.append(record.offset)  # noqa: PERF401 (what came before the error counts)
+                assert read == list(range(start, second.base_offset))
+                assert said in caught.value.message
+                assert caught.value.offsets == (second.base_offset, second.end_offset)
+            with pytest.raises(CorruptSegment):
+                await log.offsets_at("t", second.last_append_time_us)
+            behind = second.end_offset
+            assert behind is not None
+            assert [record.offset async for record in log.read("t", start=behind)] == list(range(behind, 9))
+
+    run_story(story, has_store=True, **OLD)
+
+
+@pytest.mark.parametrize("bad", ["other records", "another topic's"])
+def test_what_is_put_in_the_place_of_an_object_that_is_open_is_found_by_who_reads_on(bad: str) -> None:
+    """Nothing of it is remembered but where its frames lie."""
+
+    async def story(world: World) -> None:
+        await fill(world, 5)
+        await until(lambda: all_released(world, 1) and files_are_gone(world))
+        store, (segment,) = world.store, published(world)
+        assert store is not None and segment.history is not None
+        async with world.connect(1) as log:
+            assert await read_all(log, "t") == numbers(5)
+            put_in_its_place(store, segment.history.name, BAD[bad][0])
+            await pass_seconds(world, LOOK_AGAIN_SECONDS if bad == "other records" else 0)
+            with pytest.raises(CorruptSegment, match=segment.history.name):
+                await read_all(log, "t")
+
+    run_story(story, has_store=True, history_cache_bytes=0, **OLD)
+
+
+def put_in_its_place(store: MemoryStore, name: str, spoil: Callable[[bytes], bytes]) -> None:
+    whole = store.peek(name)
+    store.lose(name)
+    store.put(name, spoil(whole))
 
 
 def test_no_copy_is_released_for_an_object_that_is_no_good() -> None:

@@ -16,7 +16,7 @@ from ister.history import exporting, objects, releasing
 from ister.history.format import Exported, WholeObject
 from ister.history.merging import merge, plan_merges
 from ister.history.names import ObjectName, parse_name
-from ister.history.objects import PartOf, Stored
+from ister.history.objects import PartOf, Published, Stored
 from ister.history.sweeping import Sweeping
 from ister.metadata import history as metadata_history
 from ister.metadata import merging as metadata_merging
@@ -226,13 +226,13 @@ def names_without_uids() -> Iterator[None]:
 
     async def believe(self: exporting.Exporting, name: str, wanted: Exported) -> objects.Verified:
         size = (await self._store.head(name)).size
-        footer = await objects.load_footer(self._store, name, size)
-        return objects.Verified(size, 0, footer)
+        trailer, footer = await objects.load_ending(self._store, name, size)
+        return objects.Verified(size, trailer.object_crc, footer)
 
     with (
         mock.patch.object(exporting, "name_of", name_of),
         mock.patch.object(exporting.Exporting, "verify", believe),
-        mock.patch("ister.history.reading.check_is_of", lambda *_: None),
+        mock.patch("ister.history.objects.check_is_of", lambda *_: None),
         mock.patch.object(releasing.Releasing, "release", _release_unseen),
     ):
         yield
@@ -278,8 +278,8 @@ def deleting_what_was_replaced_at_once() -> Planted:
 
 
 def parts_read_from_the_start_of_the_object() -> Planted:
-    def seen_in(store: Stored, position: int, size: int, stored_size: int) -> Stored:
-        return PartOf(store, 0, size, stored_size) if stored_size else store
+    def seen_in(store: Stored, found: Published) -> Stored:
+        return PartOf(store, 0, found.size, found.stored_size) if found.stored_size else store
 
     return mock.patch("ister.history.reading.seen_in", seen_in)
 

@@ -326,7 +326,7 @@ class Exporting:
     async def verify_published(self, found: HistoryObject, wanted: Exported) -> Verified:
         """Read what a descriptor names to its end. `CorruptSegment`, also if another one was published;
         `ObjectNotFound`."""
-        store = seen_in(self._store, found.position, found.size, found.stored_size)
+        store = seen_in(self._store, found)
         verified = await verify_object(store, found.name, wanted, self._disk, self._throttle)
         if (verified.size, verified.crc) != (found.size, found.crc):
             raise Damaged(

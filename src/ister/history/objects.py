@@ -73,9 +73,29 @@ class PartOf:
         return ObjectInfo(name, self._size)
 
 
-def seen_in(store: Stored, position: int, size: int, stored_size: int) -> Stored:
-    """A segment's bytes, as the fields of its descriptor say where they are."""
-    return PartOf(store, position, size, stored_size) if stored_size else store
+class Published(Protocol):
+    """What a descriptor says of a segment's object. In a merged one `size` and `crc` are of the part that
+    begins at `position`, and `stored_size` is of all of it; else both are 0."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def crc(self) -> int: ...
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def stored_size(self) -> int: ...
+
+
+def seen_in(store: Stored, found: Published) -> Stored:
+    """A segment's bytes, where its descriptor says that they are."""
+    return PartOf(store, found.position, found.size, found.stored_size) if found.stored_size else store
 
 
 class Verified(NamedTuple):
@@ -150,6 +170,24 @@ def check_is_of(footer: Footer, segment: Exported, where: str) -> None:
     )
     if told != segment:
         raise CorruptSegment(f"{where} is {told}, and should be {segment}")
+
+
+async def open_published(seen: Stored, found: Published, segment: Exported) -> Footer:
+    """What the end of an object says, if that is what its descriptor says: its size, whose it is, which
+    offsets and how many bytes of frames it has, and the checksum of all of it. So what somebody else has put
+    under the name is not read, however well it is made.
+
+    For all who read what is published, brokers and Spark alike (`seen` is `seen_in` the store). It is a look
+    at the end: what has rotted before it, the frames' own checksums tell, to who reads them."""
+    trailer, footer = await load_ending(seen, found.name, found.size)
+    where = f"object {found.name} in {seen.location}"
+    check_is_of(footer, segment, where)
+    if trailer.object_crc != found.crc:
+        raise CorruptSegment(
+            f"{where} is not the one that was published: its checksum is {trailer.object_crc:08x}, and by "
+            f"its descriptor {found.crc:08x}"
+        )
+    return footer
 
 
 async def load_footer(store: Stored, name: str, size: int) -> Footer:

@@ -6,7 +6,9 @@ reader that goes on from one chunk to the next has the one after it fetched mean
 Fault model: that of the object store. A store that is down is a retriable error of that read, and nothing
 else waits for it. What comes out was checked frame by frame, from the one that holds the offset, without a
 gap: anything else is `CorruptSegment`, and never an end (promise 5). An object that is not there is that too:
-its descriptor is published.
+its descriptor is published. So is one whose end does not say what the descriptor says (`open_published`).
+Whoever puts another object of the very same segment under its name is found out when it is opened, and within
+`LOOK_AGAIN_SECONDS` where it was open already.
 
 Memory: `cache_bytes` of chunks, `MAX_FETCHES` of those under way, `INDEX_BYTES` of footers.
 """
@@ -20,13 +22,16 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from ister.errors import CorruptSegment, IsterError
+from ister.frame import FRAME_LIMIT, FrameHeader, decode_header
 from ister.history.format import Exported
-from ister.history.objects import Stored, check_is_of, load_footer, seen_in
+from ister.history.objects import open_published, seen_in
+from ister.io.clock import monotonic
 from ister.io.disk import Disk
 from ister.io.object_store import ObjectStore
 from ister.metadata.topics import HistoryObject
 from ister.metrics import Counter, Gauge
 from ister.wal.checking import check_frames
+from ister.wal.marks import uid_of
 from ister.wal.reader import Found, first_offset_at_or_after, plan_read, plan_search
 from ister.wal.side_file import SparseIndex
 
@@ -42,6 +47,9 @@ MAX_FETCHES = 8
 """Ranges that are asked for at once."""
 MAX_CHUNKS = 64
 INDEX_BYTES = 16 << 20
+LOOK_AGAIN_SECONDS = 60.0
+"""So long an object that was opened is taken for the same one: before a range of it is fetched later than
+that, its end is looked at once more."""
 _ENTRY_BYTES = 24
 
 
@@ -61,6 +69,7 @@ class Wanted(NamedTuple):
 class _Opened(NamedTuple):
     places: SparseIndex
     frames_size: int
+    looked_at: float
 
 
 class _Chunk:
@@ -128,16 +137,12 @@ class HistoryReader:
 
     async def check_is_there(self, wanted: Wanted) -> None:
         """Raise unless the object is in the store, of the size and with the end that it should have."""
-        store = self._seen(wanted)
-        size = (await store.head(wanted.object.name)).size
-        where = f"object {wanted.object.name} in {self._store.location}"
-        if size != wanted.object.size:
-            raise CorruptSegment(f"{where} has {size} bytes, its descriptor says {wanted.object.size}")
-        check_is_of(await load_footer(store, wanted.object.name, size), wanted.segment, where)
-
-    def _seen(self, wanted: Wanted) -> Stored:
-        found = wanted.object
-        return seen_in(self._store, found.position, found.size, found.stored_size)
+        store, found = seen_in(self._store, wanted.object), wanted.object
+        size = (await store.head(found.name)).size
+        if size != found.size:
+            where = f"object {found.name} in {self._store.location}"
+            raise CorruptSegment(f"{where} has {size} bytes, its descriptor says {found.size}")
+        await open_published(store, found, wanted.segment)
 
     # Footers.
 
@@ -154,11 +159,11 @@ class HistoryReader:
         return await _shared(task)
 
     async def _load(self, wanted: Wanted) -> _Opened:
-        name = wanted.object.name
         async with self._turns:
-            footer = await load_footer(self._seen(wanted), name, wanted.object.size)
-        check_is_of(footer, wanted.segment, f"object {name} in {self._store.location}")
-        opened = _Opened(footer.index(), footer.frames_size)
+            looked_at = monotonic()
+            seen = seen_in(self._store, wanted.object)
+            footer = await open_published(seen, wanted.object, wanted.segment)
+        opened = _Opened(footer.index(), footer.frames_size, looked_at)
         self._opened[wanted.where] = opened
         while len(self._opened) > 1 and self._index_bytes() > INDEX_BYTES:
             self._opened.popitem(last=False)
@@ -221,13 +226,21 @@ class HistoryReader:
 
     async def _get(self, wanted: Wanted, opened: _Opened, start: int) -> _Chunk:
         name, end = wanted.object.name, self._end_of(opened, start)
+        if monotonic() - opened.looked_at > LOOK_AGAIN_SECONDS:
+            await self._load(wanted)
         async with self._turns:
-            data = await self._seen(wanted).get(name, start, end - start)
+            data = await seen_in(self._store, wanted.object).get(name, start, end - start)
         if len(data) != end - start:
             raise CorruptSegment(
                 f"object {name} in {self._store.location} ends {end - start - len(data)} bytes early"
             )
         self.bytes.add(len(data))
+        first = decode_header(data, limit=FRAME_LIMIT)
+        if isinstance(first, FrameHeader) and uid_of(first) != wanted.segment.segment_uid:
+            raise CorruptSegment(
+                f"object {name} in {self._store.location} has a frame of segment {uid_of(first)} "
+                f"at byte {start}"
+            )
         # While the one before is still on its way to the reader: who comes for this finds it checked.
         base_offset = opened.places.offset_at(start)
         is_good = base_offset is not None and await self._disk.run(lambda: _is_good(data, base_offset))

@@ -30,7 +30,7 @@ from ister.frame import (
     decode,
     decode_header,
 )
-from ister.history.objects import Stored, check_is_of, load_ending, seen_in
+from ister.history.objects import Stored, open_published, seen_in
 from ister.io.clock import monotonic
 from ister.io.object_store import ObjectInfo, list_all
 from ister.io.stores import open_for_reading
@@ -141,15 +141,9 @@ class StoredFrames:
         opened = self._opened.get((found.name, found.position))
         if opened is None:
             where = f"object {found.name} in {self._store.location}"
-            trailer, footer = self._turns.run(
-                self._patiently(lambda: load_ending(self._seen(found), found.name, found.size))
+            footer = self._turns.run(
+                self._patiently(lambda: open_published(self._seen(found), found, found.segment))
             )
-            check_is_of(footer, found.segment, where)
-            if trailer.object_crc != found.crc:
-                raise CorruptSegment(
-                    f"{where} is not the one that was published: its checksum is {trailer.object_crc:08x}, "
-                    f"and by its descriptor {found.crc:08x}"
-                )
             opened = _Opened(found, where, footer.index())
             self._opened = {(found.name, found.position): opened}
         return opened
@@ -157,9 +151,9 @@ class StoredFrames:
     def _seen(self, found: Descriptor) -> Stored:
         """Small parts of a merged object come with their neighbours, which are wanted next."""
         if not found.stored_size or found.size > SMALL_BYTES:
-            return seen_in(self._store, found.position, found.size, found.stored_size)
+            return seen_in(self._store, found)
         self._window.start = found.position
-        return seen_in(self._window, found.position, found.size, found.stored_size)
+        return seen_in(self._window, found)
 
     def _chunks(self, opened: _Opened, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Where each begins, and its bytes. Those under way are read by the store's own threads, also while

@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from history_helpers import filled, numbered, objects_of, planned, rows, until_exported, until_released
 from job_helpers import new_topic
+from tests.history.bad_objects import (
+    cut_short,
+    flipped,
+    of_another_topic,
+    with_another_frame,
+    with_other_records,
+)
 
 from ister import sync
 from ister.cli.main import run
 from ister.errors import CorruptSegment
-from ister.frame import Frame, FrameHeader, decode, decode_header, encode, stamp
-from ister.history.format import Exported, FramesOf, read_footer
 from ister.spark import audit
-from ister.wal.marks import uid_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,61 +43,12 @@ class Damage(NamedTuple):
     """Whether what a reader needs of it is still good."""
 
 
-def flipped(position: int) -> Callable[[bytes], bytes]:
-    def flip(whole: bytes) -> bytes:
-        changed = bytearray(whole)
-        changed[position] ^= 1
-        return bytes(changed)
-
-    return flip
-
-
-def first_frame(whole: bytes) -> FrameHeader:
-    header = decode_header(whole)
-    assert isinstance(header, FrameHeader)
-    return header
-
-
-def other_frame(header: FrameHeader) -> bytes:
-    """Of the same offsets and the same size, with other records, and good by itself."""
-    made = bytearray(encode([b"%d" % (90 + place) for place in range(header.count)]))
-    if header.base_offset < 10:
-        made = bytearray(encode([b"%d" % (9 - place) for place in range(header.count)]))
-    stamp(made, header.base_offset, header.segment, header.append_time_us)
-    assert isinstance(decode(made), Frame) and len(made) == header.size
-    return bytes(made)
-
-
-def with_another_frame(whole: bytes) -> bytes:
-    header = first_frame(whole)
-    return other_frame(header) + whole[header.size :]
-
-
-def another_object(whole: bytes) -> bytes:
-    """Whole by itself, of the same segment."""
-    header = first_frame(whole)
-    told = read_footer(whole, len(whole), "it")
-    frames = other_frame(header) + whole[header.size : told.frames_size]
-    segment = Exported(
-        told.cluster_id,
-        told.topic,
-        told.topic_uid,
-        told.segment,
-        uid_of(header),
-        told.start_offset,
-        told.end_offset,
-        told.frames_size,
-    )
-    making = FramesOf(segment, "it")
-    making.take(frames)
-    return frames + making.ending()
-
-
 DAMAGES = {
     "missing": Damage(lambda whole: None, (0, 10), "is not in"),
-    "cut short": Damage(lambda whole: whole[: len(whole) // 2], (0, 10), "cut short"),
-    "replaced": Damage(another_object, (0, 10), "is not the one that was published"),
-    "another segment's": Damage(lambda whole: b"", (0, 10), "no object of the history"),
+    "cut short": Damage(cut_short, (0, 10), "cut short"),
+    "empty": Damage(lambda whole: b"", (0, 10), "no object of the history"),
+    "other records": Damage(with_other_records, (0, 10), "is not the one that was published"),
+    "another topic's": Damage(of_another_topic, (0, 10), "and should be"),
     "bit of a body": Damage(flipped(100), (0, 5), "is damaged at byte 0"),
     "bit of a header": Damage(flipped(20), (0, 10), "is damaged at byte 0"),
     "bit of the footer": Damage(flipped(-60), (0, 10), "checksum of its footer"),

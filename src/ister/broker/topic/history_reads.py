@@ -71,7 +71,7 @@ class HistoryReads:
             log.error("the history of %s: %s", topic.state.key_of(segment), error.message)
             if self._storage.history is not None:
                 self._storage.history.suspecting.add(topic.state.uid, segment.uid)
-            if isinstance(error, CorruptSegment):
+            if error.offsets is not None:
                 raise
             raise self._missing(segment, error) from error
 
