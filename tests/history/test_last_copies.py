@@ -76,6 +76,20 @@ def test_c4_the_last_copy_of_a_released_segment_stays_while_its_object_is_known_
     run_story(story, **SETTINGS)
 
 
+def test_c4_the_last_copy_of_a_released_segment_stays_while_its_object_has_rotted_and_nobody_knows() -> None:
+    """Who was down at the release reads the object to its end before it lets its copy go."""
+
+    async def story(world: World) -> None:
+        away, segment = await away_at_the_release(world)
+        assert world.store is not None and segment.history is not None
+        world.store.rot(segment.history.name, 100)
+        assert not is_damaged(world)
+        await away.start()
+        await is_had_again(world, away, segment)
+
+    run_story(story, **SETTINGS)
+
+
 def test_c4_what_is_said_of_an_object_while_it_is_looked_at_keeps_the_copy() -> None:
     async def story(world: World) -> None:
         away, segment = await away_at_the_release(world)

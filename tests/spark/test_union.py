@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from history_helpers import filled, numbered, objects_of, planned, rows, until_exported, until_released
+from tests.history.bad_objects import cut_short, flipped
 
 from ister import sync
 from ister.errors import ConfigError, CorruptSegment, OffsetOutOfRange
@@ -115,6 +116,26 @@ def test_a_store_that_is_another_one_here_makes_no_gap(
     assert (frames[:5], noted.found) == ([0, 5, 10, 15, 20], [])
     assert rows(keeper.address, parts) == numbered(0, 25)
     with pytest.raises(CorruptSegment, match=f"is not in file://{tmp_path}, as {platform.node()} sees it"):
+        rows(keeper.address, parts, tier=HISTORY)
+
+
+def test_a_store_that_has_bad_objects_here_alone_makes_no_gap(
+    kept: sync.Log, keeper: BrokerProcess, tmp_path: Path
+) -> None:
+    """No node has copies, but brokers see the same object as it was published: they have the last word."""
+    filled(kept, "bad-here", 2, local_retention_ms=1)
+    until_released(kept, "bad-here", 2)
+    root = Path(kept.history("bad-here").location.removeprefix("file://"))
+    for path, spoil in zip(objects_of(kept, "bad-here"), (flipped(100), cut_short), strict=True):
+        copied = tmp_path / path.relative_to(root)
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        copied.write_bytes(spoil(path.read_bytes()))
+    parts = [
+        replace(part, lives=tuple(_elsewhere(piece, f"file://{tmp_path}") for piece in part.lives))
+        for part in planned(keeper.address, "bad-here")
+    ]
+    assert rows(keeper.address, parts) == numbered(0, 25)
+    with pytest.raises(CorruptSegment, match=f"is damaged at byte .*, as {platform.node()} sees it"):
         rows(keeper.address, parts, tier=HISTORY)
 
 

@@ -77,8 +77,11 @@ class History:
         metrics.add(self.releasing.released, reader.reads, reader.bytes, reader.hits, reader.cached)
 
     async def look_at(self, place: Place) -> bool | None:
-        """Whether the object of a segment is there, for who is about to remove a copy (C4). None if it is in
-        no history."""
+        """Whether the object of a segment is there and whole, for who is about to remove a copy (C4). None if
+        it is in no history.
+
+        Who was down at the release may have the last good copy there is: the object is read to its end, but
+        by a node that has just done so, which is as a rule the one that led the release."""
         topic, segment = place.topic, place.segment
         if segment.history is None:
             return None
@@ -89,7 +92,9 @@ class History:
             log.error("a copy of %s stays: %s", place.identity.key, error.message)
             self.suspecting.add(topic.uid, segment.uid)
             return False
-        return True
+        if segment.history != wanted.object:
+            return None  # somebody has said something of it meanwhile, or it was replaced
+        return self.suspecting.has_just_read(segment) or not await self.suspecting.look_at(topic, segment)
 
     def start(self, spawn: Callable[[Awaitable[None]], None]) -> None:
         """This start is announced."""

@@ -3,7 +3,7 @@ that is drained, or on one that the topic was moved away from.
 
 The node that leads a topic looks after it. A segment's object is read to its last byte once more, and only
 then the metadata is told that no node is to have a copy any more (E1, C3). Each node removes its files after
-that, when it has seen for itself that the object is there (C4, `replication.copies.leaving`).
+that, when it has read the object for itself (C4, `replication.copies.leaving`).
 
 Fault model: the object may be missing or rotten by now: then that is reported, and the copies stay. Two nodes
 that take themselves for the leader do it twice, and the second time changes nothing.

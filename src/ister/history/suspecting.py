@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ister.errors import CorruptSegment, IsterError, ObjectNotFound
 from ister.history.exporting import exported
+from ister.io.clock import monotonic
 from ister.metadata.commands import ReportObject
 from ister.metadata.copies import find_segment
 from ister.metadata.state import SegmentState, TopicState
@@ -28,6 +29,8 @@ log = logging.getLogger("ister.history")
 
 PAUSE_SECONDS = 10.0
 """Before a store that could not be asked is asked again."""
+FRESH_SECONDS = 60.0
+"""So long what a node itself has read to its end, and found good, is as good as read now."""
 MAX_SUSPECTS = 1000
 """More of them are looked at when they are read the next time."""
 
@@ -37,6 +40,8 @@ class Suspecting:
         self._history = history
         self._suspects: dict[int, int] = {}
         """Segments, and their topics."""
+        self._found_good: dict[tuple[int, str], float] = {}
+        """Segments and their objects that were read to the end, and when, of the last `FRESH_SECONDS`."""
         self._woken = asyncio.Event()
 
     def add(self, topic_uid: int, segment_uid: int) -> None:
@@ -61,6 +66,12 @@ class Suspecting:
                     continue
                 del self._suspects[segment_uid]
 
+    def has_just_read(self, segment: SegmentState) -> bool:
+        """Whether this node has read its object to the end in the last minute, and it was good."""
+        found = segment.history
+        at = self._found_good.get((segment.uid, found.name)) if found is not None else None
+        return at is not None and monotonic() - at < FRESH_SECONDS
+
     async def look_at(self, topic: TopicState, segment: SegmentState) -> str:
         """Read a published object to its end, and report what is news; what is wrong with it, in words."""
         found = segment.history
@@ -71,6 +82,11 @@ class Suspecting:
             problem = ""
         except (CorruptSegment, ObjectNotFound) as error:
             problem = error.message
+            self._found_good.pop((segment.uid, found.name), None)
+        else:
+            since = monotonic() - FRESH_SECONDS
+            self._found_good = {each: at for each, at in self._found_good.items() if at > since}
+            self._found_good[segment.uid, found.name] = monotonic()
         if bool(problem) != found.damaged:
             if problem:
                 log.error("an object of the history is no good: %s", problem)

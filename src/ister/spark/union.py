@@ -4,10 +4,10 @@ What can happen between the plan and the read, or while it is read:
 - A range that was on nodes was exported since, moved, or released there: the task looks anew, and reads in
   the history what is in it by now.
 - An object was replaced (compaction): the descriptor of the new one is asked for, and read on from there.
-- An object is missing, or so it looks from here: the store may be another one, or not be mounted. Brokers
-  are asked for the rest of that segment, which is said loudly: they have copies, or the object, or confirm
-  that nobody has it. Only then its exact offsets are reported as missing (promise 5).
-- An object is damaged. Nodes that still have copies serve the rest; where nobody has them, that is reported.
+- An object is missing or damaged, or so it looks from here: the store may be another one, or not be mounted,
+  or the way to it flips bits. Brokers are asked for the rest of that segment, which is said loudly: they have
+  copies, or the object, or confirm that nobody has it, and then look after it. Only then its exact offsets
+  are reported as missing (promise 5).
 - Who wants the history alone gets no word but its own, with the name of the machine.
 - The segment was trimmed since: its object is readable for some time yet. After that brokers say so.
 """
@@ -98,12 +98,12 @@ class UnionFrames:
                     # It was trimmed, or the topic was deleted: brokers know which.
                     yield from self._of_brokers(wanted, at, piece.end, loss)
                     return
-                newer, nodes = now
+                newer, _ = now
                 if newer is not None and newer.name != found.name:
                     found = newer
                     continue
                 why = f"{error.message}, as {platform.node()} sees it"
-                if self._tier == UNION and (nodes or isinstance(error, ObjectNotFound)):
+                if self._tier == UNION:
                     log.warning(
                         "%s; offsets %d to %d of %s are read from brokers",
                         why,

@@ -10,9 +10,9 @@ here may be all there is. It is checked then, and asks to be listed: a compare-a
 has it. Readers and repair go on from there.
 
 Of a segment that was released to the history nobody is in the list: a copy goes when nobody has reported the
-object damaged, and this node has seen for itself that it is there. It asks to be listed if the object is
-known to be damaged, is not there, or is another. Readers get the records from it then, and the object is made
-anew of it, unless it is a merged one.
+object damaged, and this node has read it to its end, now or for the release. It asks to be listed if the
+object is known to be damaged, is not there, or is another. Readers get the records from it then, and the
+object is made anew of it, unless it is a merged one.
 
 Fault model: the metadata known here may be old, whoever is asked may be gone a moment later, or be silent, or
 hang. One that is asked and says nothing is not waited for again in the same round. A request to be listed
