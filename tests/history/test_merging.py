@@ -93,6 +93,49 @@ def test_what_was_replaced_stays_for_its_time_and_goes_then() -> None:
     run_story(story, nodes=1, has_store=True, seconds=20_000, **OLD)
 
 
+@pytest.mark.parametrize("wrong", ["who merges", "who sweeps"])
+def test_a_clock_that_is_hours_off_has_nothing_swept_early(wrong: str) -> None:
+    async def story(world: World) -> None:
+        assert world.store is not None
+        await released(world)
+        old = stored(world)
+        merges, sweeps = world.nodes[1], world.nodes[2]
+        merges.clock.jump(-7200.0 if wrong == "who merges" else 0.0)
+        sweeps.clock.jump(7200.0 if wrong == "who sweeps" else 0.0)
+        await pass_seconds(world, 10)
+        async with world.connect(1) as log:
+            (done,) = await compact(log, world.store.client("job"))
+        async with world.connect(2) as log:
+            assert await log.sweep_history("t") == []
+            assert stored(world) == old | {done.name}
+
+    run_story(story, has_store=True, **OLD)
+
+
+def test_what_is_swept_early_by_a_clock_that_jumps_is_read_where_it_is_by_then() -> None:
+    """A reader has an old descriptor, and asks for a range of its object just when that goes."""
+
+    async def story(world: World) -> None:
+        store = world.store
+        assert store is not None
+        await released(world)
+        old = stored(world)
+        async with world.connect() as log, world.connect() as other:
+            listed, cluster = await log.history("t"), (await log.cluster()).cluster_id
+            (wanted,) = plan_merges(listed, cluster, LARGE)
+            await merge(store.client("job"), wanted)
+            late = store.faults.add("get", delay=20.0)
+            reading = asyncio.ensure_future(read_all(other, "t"))
+            await until(lambda: late.struck > 0)
+            store.faults.remove(late)
+            told = await log.merge_objects("t", listed.topic_uid, wanted.name.attempt, wanted.replaced())
+            world.nodes[1].clock.jump(7200.0)
+            assert not told.problem and set(await log.sweep_history("t")) == old
+            assert not reading.done() and await reading == numbers(18)
+
+    run_story(story, nodes=1, has_store=True, **OLD)
+
+
 def test_of_two_that_merge_the_same_one_wins_and_the_other_is_told(soon: None) -> None:
     async def story(world: World) -> None:
         assert world.store is not None

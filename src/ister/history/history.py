@@ -68,7 +68,11 @@ class History:
             metadata, self.suspecting.look_at, led=led, now_us=clock.now_us, reach=reach
         )
 
-        self.sweeping = Sweeping(metadata, store, clock, cluster_id)
+        self.sweeping = Sweeping(metadata, store, now_us=self.now_us, cluster_id=cluster_id)
+
+    def now_us(self) -> int:
+        """The time by most clocks of the cluster: one that is wrong has nothing swept early."""
+        return self.clock.now_us() - self.metadata.clock_error_us(self.member)
 
     def register(self, metrics: Registry) -> None:
         exporting, reader = self.exporting, self.reader

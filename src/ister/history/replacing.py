@@ -47,7 +47,7 @@ async def merge_objects(history: History | None, request: MergeObjects) -> Objec
     if problem:
         return ObjectsMerged(name, size, problem)
     parts = [MergedPart(part.segment_uid, part.attempt) for part in request.parts]
-    command = ReplaceObjects(topic.uid, name, request.attempt, parts, history.member, history.clock.now_us())
+    command = ReplaceObjects(topic.uid, name, request.attempt, parts, history.member, history.now_us())
     outcome = await history.metadata.propose(command)
     fields = {"object": name, "segments": len(parts), "result": str(outcome.result)}
     log.info("merged", extra={"fields": fields})

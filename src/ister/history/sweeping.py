@@ -12,7 +12,8 @@ left alone, whatever its attempt: whoever exports it adopts it, or passes it ove
 The node that leads the metadata sweeps every so often. It deletes what it found a round ago already, so that
 a reader that was just about to read it is done. Objects that a merged one has replaced stay for
 `REPLACED_SECONDS`, also if somebody has the topic swept at once: longer than a reader takes that holds an old
-descriptor (E5). One that takes longer asks for the new one.
+descriptor (E5). One that takes longer asks for the new one, so a wrong clock costs a reader a request, and no
+record: what is swept is abandoned first, whatever the time is.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from collections.abc import Callable
 
 from ister.errors import IsterError
 from ister.history.names import ObjectName, parse_name
-from ister.io.clock import Clock
 from ister.io.object_store import ObjectStore, list_all
 from ister.metadata.commands import AbandonObject, Result
 from ister.metadata.copies import find_segment
@@ -43,11 +43,17 @@ MAX_REMEMBERED = 100_000
 
 class Sweeping:
     def __init__(
-        self, metadata: MetadataStore, store: ObjectStore, clock: Clock, cluster_id: Callable[[], str]
+        self,
+        metadata: MetadataStore,
+        store: ObjectStore,
+        *,
+        now_us: Callable[[], int],
+        cluster_id: Callable[[], str],
     ) -> None:
+        """`now_us` is the time by most clocks of the cluster, if not by this node's."""
         self._metadata = metadata
         self._store = store
-        self._clock = clock
+        self._now_us = now_us
         self._cluster_id = cluster_id
         self._found: set[str] = set()
         """By the last round, of those that nobody names."""
@@ -106,7 +112,7 @@ class Sweeping:
         return found is None or not found.is_part or self._seconds_since(found) >= REPLACED_SECONDS
 
     def _seconds_since(self, found: HistoryObject) -> float:
-        return (self._clock.now_us() - found.published_at_us) / 1e6
+        return (self._now_us() - found.published_at_us) / 1e6
 
     async def _delete(self, name: ObjectName) -> bool:
         command = AbandonObject(name.topic_uid, name.segment_uid, name.attempt, str(name))
