@@ -29,7 +29,7 @@ from ister.testing.checkers import Violation
 
 VICTIMS: Final = ("who is at it", "the old leader", "the target", "the metadata leader")
 PATIENCE_S: Final = 180.0
-"""An export whose first node in turn has gone waits for the turn of the next, and for its look: 30 s each."""
+"""An export whose first node in turn does not get it done waits 30 s for the next, and a look longer."""
 TOPICS: Final = {"one": 1, "three": 3}
 """And how many replicas they have."""
 

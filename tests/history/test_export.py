@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 
-from ister.errors import BadRequest, ConfigError
+from ister.errors import BadRequest, ConfigError, StoreUnavailable
+from ister.failpoints import Step
 from ister.frame import frames_in
+from ister.history.exporting import LOOK_SECONDS, TURN_SECONDS
 from ister.history.format import read_footer
 from ister.history.names import parse_name
 from ister.metadata.state import SegmentState
 from ister.testing.cluster import World, WorldNode, run_story
-from tests.replication.repair_helpers import fill, newest, sealed, until
+from tests.replication.repair_helpers import fill, newest, path_of, sealed, until
 
 
 def published(world: World, topic: str = "t") -> list[SegmentState]:
@@ -139,3 +141,72 @@ def test_another_replica_steps_in_for_an_exporter_that_died() -> None:
         check_objects(world)
 
     run_story(story, has_store=True, segment_records=4, replicas=3)
+
+
+def test_what_a_failover_has_sealed_is_exported_as_soon_as_a_copy_is_known_to_be_whole() -> None:
+    async def story(world: World) -> None:
+        await fill(world, 5)
+        world.leader_of("t").kill()
+        await until(lambda: bool(sealed(world)))
+        await until(lambda: all_exported(world, 1), seconds=LOOK_SECONDS * 5)
+        check_objects(world)
+
+    run_story(story, has_store=True, replicas=3)
+
+
+async def first_in_turn(world: World) -> WorldNode:
+    """Of a segment that was just sealed, and that nobody can upload yet."""
+    assert world.store is not None
+    rules = [world.store.faults.add(operation, error=errno.EIO) for operation in ("put", "piece")]
+    await fill(world, 5)
+    await until(lambda: bool(sealed(world)))
+    (segment,) = sealed(world)
+    first = next(node for node in world.up if node.member == segment.whole[0])
+    first.broker.failpoint = _cannot
+    for rule in rules:
+        world.store.faults.remove(rule)
+    assert not published(world)
+    return first
+
+
+def _cannot(step: Step) -> None:
+    if step is Step.EXPORTING:
+        raise StoreUnavailable("the store does not answer this node")
+
+
+def test_who_is_first_in_turn_and_dies_is_waited_for_no_longer_than_it_seems_alive() -> None:
+    async def story(world: World) -> None:
+        first = await first_in_turn(world)
+        first.kill()
+        await until(lambda: all_exported(world, 1), seconds=TURN_SECONDS / 2)
+        check_objects(world)
+
+    run_story(story, has_store=True, segment_records=4, replicas=3)
+
+
+def test_who_is_first_in_turn_and_does_not_get_it_done_is_waited_for_one_turn() -> None:
+    async def story(world: World) -> None:
+        first = await first_in_turn(world)
+        await until(lambda: all_exported(world, 1), seconds=TURN_SECONDS + LOOK_SECONDS * 5)
+        (segment,) = published(world)
+        assert segment.history is not None and segment.history.exported_by == segment.whole[1]
+        assert first.member == segment.whole[0]
+        check_objects(world)
+
+    run_story(story, has_store=True, segment_records=4, replicas=3)
+
+
+def test_a_segment_that_cannot_be_exported_from_here_holds_up_no_other() -> None:
+    async def story(world: World) -> None:
+        await fill(world, 1)
+        node = world.nodes[1]
+        unreadable = path_of(world, node.topic("t").state.open_segment) + ".log"
+        broken = node.disk.faults.add("read", error=errno.EIO, suffix=unreadable)
+        await fill(world, 13, first=1)
+        await until(lambda: len(published(world)) == 2 and broken.struck > 0, seconds=TURN_SECONDS / 2)
+        assert sealed(world)[0].history is None
+        node.disk.faults.remove(broken)
+        await until(lambda: all_exported(world, 3))
+        check_objects(world)
+
+    run_story(story, nodes=1, has_store=True, segment_records=4)

@@ -14,7 +14,8 @@ What holds, and why:
 - A store that is down costs nothing but time: appends never wait for it.
 - An object that was reported damaged is made again, under another name, where a node has a whole copy.
 
-The first whole replica that answers exports; where it does not get that done, the next one steps in.
+The first whole replica that answers exports; where it does not get that done, the next one steps in. What
+cannot be exported from here, for whatever reason, holds up no other segment.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 from ister.errors import ConfigError, IsterError, ObjectExists
@@ -45,14 +47,25 @@ from ister.replication.sharing import Throttle, run_to_end
 log = logging.getLogger("ister.history")
 
 SCAN_SECONDS = 30.0
-"""How often all segments are looked through; one that is sealed here is looked at then."""
+"""How often all segments are looked through for those that wait."""
+LOOK_SECONDS = 1.0
+"""How often those are looked at: whose turn it is changes with time, with who answers, with who is whole."""
 TURN_SECONDS = 30.0
 """So long a replica waits for each that comes before it."""
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 60.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 15.0
 """Between attempts while the store fails."""
 MAX_ATTEMPTS = 8
 """Names tried in one go. More bad objects than this is a store that keeps nothing."""
 SEGMENTS_AT_ONCE = 500
+
+
+@dataclass(slots=True)
+class _Waiting:
+    topic_uid: int
+    since: float
+    """When this node was told of the segment."""
+    rests_until: float = 0.0
+    """It was tried a moment ago."""
 
 
 class Exporter(Protocol):
@@ -126,12 +139,10 @@ class Exporting:
         self._on_refused = on_refused
         self._throttle = Throttle(bytes_per_second)
         self._rate = bytes_per_second
-        self._sealed: dict[int, int] = {}
-        """Segments, and their topics, that were sealed since the last look."""
+        self._waiting: dict[int, _Waiting] = {}
+        """Segments with a copy here that are not in the history yet, as far as was looked."""
         self._woken = asyncio.Event()
-        self._since: dict[int, float] = {}
-        """Segments that wait for an export, and since when this node knows."""
-        self._resting: dict[int, float] = {}
+        self._pause = FIRST_PAUSE_SECONDS
         self._told = ""
         """What was last said of the store."""
         self.waiting_bytes = 0
@@ -146,26 +157,26 @@ class Exporting:
         )
 
     def sealed(self, topic_uid: int, segment_uid: int) -> None:
-        """The metadata has sealed a segment."""
-        self._sealed[segment_uid] = topic_uid
+        """The metadata has sealed a segment, or says of an object that it is no good."""
+        self._add(topic_uid, segment_uid)
         self._woken.set()
 
     async def run(self) -> None:
         await self._until_it_may_be_used()
-        due_at = 0.0
+        scan_at = 0.0
         while True:
+            look_at = min(scan_at, monotonic() + LOOK_SECONDS) if self._waiting else scan_at
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(due_at):
+                async with asyncio.timeout_at(look_at):
                     await self._woken.wait()
             self._woken.clear()
-            sealed, self._sealed = self._sealed, {}
-            if monotonic() >= due_at:
-                self.waiting_bytes = 0
-                async for topic, segment in self._all_waiting():
-                    await self._export_in_turn(topic.uid, segment.uid)
-                due_at = monotonic() + SCAN_SECONDS
-            for segment_uid, topic_uid in sealed.items():
-                await self._export_in_turn(topic_uid, segment_uid)
+            if monotonic() >= scan_at:
+                await self._scan()
+                scan_at = monotonic() + SCAN_SECONDS
+            for number, uid in enumerate(list(self._waiting), 1):
+                await self._look_at(uid)
+                if number % SEGMENTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
 
     # The store.
 
@@ -212,65 +223,62 @@ class Exporting:
 
     # Which segments.
 
-    async def _all_waiting(self) -> AsyncIterator[tuple[TopicState, SegmentState]]:
-        seen, now = 0, monotonic()
-        self._resting = {uid: until for uid, until in self._resting.items() if until > now}
-        waiting: set[int] = set()
+    async def _scan(self) -> None:
+        """All of them: after a start, and for what is not told here, as that this node is in a list now."""
+        seen, size = 0, 0
         for topic in list(self._node.metadata.state.topics.values()):
             for segment in list(topic.segments):
-                if self._waits(segment):
-                    waiting.add(segment.uid)
-                    self.waiting_bytes += segment.end_position
-                    yield topic, segment
+                if self._is_to_be_exported(segment):
+                    self._add(topic.uid, segment.uid)
+                    size += segment.end_position if self._node.member in segment.whole else 0
                 seen += 1
                 if seen % SEGMENTS_AT_ONCE == 0:
                     await asyncio.sleep(0)
-        self._since = {uid: since for uid, since in self._since.items() if uid in waiting}
+        self.waiting_bytes = size
 
-    def _waits(self, segment: SegmentState) -> bool:
-        """Whether a segment is to be exported, and may be from here."""
+    def _add(self, topic_uid: int, segment_uid: int) -> None:
+        self._waiting.setdefault(segment_uid, _Waiting(topic_uid, monotonic()))
+
+    def _is_to_be_exported(self, segment: SegmentState) -> bool:
+        """Whether a segment is not in the history yet, and this node is to have a copy."""
         return (
             segment.is_sealed
             and (segment.history is None or segment.history.is_to_be_made_anew)
             and not segment.is_empty
-            and self._node.member in segment.whole
+            and self._node.member in segment.replicas
         )
 
-    def _is_turn(self, segment: SegmentState) -> bool:
-        now = monotonic()
-        since = self._since.setdefault(segment.uid, now)
-        metadata = self._node.metadata
-        order = [m for m in segment.whole if m == self._node.member or metadata.is_alive(m)]
-        return now - since >= order.index(self._node.member) * TURN_SECONDS
+    def _is_turn(self, segment: SegmentState, since: float) -> bool:
+        """Whether the copy here is whole, and those who come before this node are away, or had their time."""
+        metadata, member = self._node.metadata, self._node.member
+        order = [one for one in segment.whole if one == member or metadata.is_alive(one)]
+        return member in order and monotonic() - since >= order.index(member) * TURN_SECONDS
 
-    async def _export_in_turn(self, topic_uid: int, uid: int) -> None:
-        """One attempt. While the store fails nothing else is tried: it is one for all of them."""
-        place, now = self._node.place(topic_uid, uid), monotonic()
-        if place is None or not self._waits(place.segment) or not self._is_turn(place.segment):
+    async def _look_at(self, uid: int) -> None:
+        """One attempt, if it is time for one. Where the copy here is no good others have theirs before the
+        next; while the store fails each waits longer than the one before: it is one for all of them."""
+        waiting = self._waiting[uid]
+        place = self._node.place(waiting.topic_uid, uid)
+        if place is None or not self._is_to_be_exported(place.segment):
+            del self._waiting[uid]
             return
-        if self._resting.get(uid, 0.0) > now or not self._node.is_served(uid):
+        is_resting = monotonic() < waiting.rests_until
+        if is_resting or not self._is_turn(place.segment, waiting.since) or not self._node.is_served(uid):
             return
-        pause = FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                await self._export(place)
-            except (Damaged, FileNotFoundError) as error:
-                log.error("%s was not exported from here: %s", place.identity.key, error)
-                self.failures.add()
-                self._node.found_damage(place, str(error))
-                self._resting[uid] = now + TURN_SECONDS
-                return
-            except (IsterError, OSError) as error:
-                self._tell(error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-            else:
-                self._told = ""
-                return
-            found = self._node.place(topic_uid, uid)
-            if found is None or not self._waits(found.segment):
-                return
-            place = found
+        try:
+            await self._export(place)
+        except (Damaged, FileNotFoundError) as error:
+            log.error("%s was not exported from here: %s", place.identity.key, error)
+            self.failures.add()
+            self._node.found_damage(place, str(error))
+        except (IsterError, OSError) as error:
+            self._tell(error)
+            await asyncio.sleep(self._pause)
+            self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+            return
+        else:
+            self._told, self._pause = "", FIRST_PAUSE_SECONDS
+        waiting.rests_until = monotonic() + TURN_SECONDS
 
     # One segment.
 
