@@ -9,8 +9,8 @@ the most of the ratios.
   read back. Beside it the store alone takes as many bytes from memory, and syncs them.
 - `catch_up`, `catch_up_cached`: the copies are released, and the topic is read from its first record, after
   the kernel was told to forget the objects, and again. Beside it the same ranges are read from the store.
-- `append`, `append_limited`: records are written while what was sealed before is exported, beside the same
-  without a store; as fast as it goes, which takes the same disk, and with `export_bytes_per_second`.
+- `append`, `append_limited`: records are written while what was sealed before is exported to the same disk,
+  beside the same without a store; the export gives way by itself, and has `export_bytes_per_second` besides.
 - `memory_grown_mb`: how much the broker's peak grew while it exported.
 
 With `--store s3` the store is SeaweedFS on loopback; nothing can be forgotten there.

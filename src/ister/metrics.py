@@ -79,6 +79,11 @@ class Registry:
     def all(self) -> list[Metric]:
         return list(self._metrics.values())
 
+    def counted(self, name: str) -> int:
+        """What one counter is at; 0 where nobody counts that here."""
+        metric = self._metrics.get(name)
+        return metric.value if isinstance(metric, Counter) else 0
+
     def values(self) -> dict[str, float]:
         """Every metric as one number or two, for those who want no histogram."""
         found: dict[str, float] = {}

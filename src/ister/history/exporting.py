@@ -31,6 +31,7 @@ from ister.errors import ConfigError, IsterError, ObjectExists
 from ister.errors import CorruptSegment as Damaged
 from ister.failpoints import Step
 from ister.history.format import Exported
+from ister.history.giving_way import GivingWay
 from ister.history.names import ObjectName
 from ister.history.objects import Making, Verified, seen_in, verify_object
 from ister.io.clock import Clock, monotonic
@@ -42,7 +43,7 @@ from ister.metadata.store import MetadataStore
 from ister.metadata.topics import HistoryObject
 from ister.metrics import Counter, Gauge
 from ister.replication.places import Place
-from ister.replication.sharing import Throttle, run_to_end
+from ister.replication.sharing import run_to_end
 
 log = logging.getLogger("ister.history")
 
@@ -62,6 +63,7 @@ SEGMENTS_AT_ONCE = 500
 @dataclass(slots=True)
 class _Waiting:
     topic_uid: int
+    size: int
     since: float
     """When this node was told of the segment."""
     rests_until: float = 0.0
@@ -126,10 +128,12 @@ class Exporting:
         *,
         cluster_id: Callable[[], str],
         bytes_per_second: int,
+        received: Callable[[], int],
         on_refused: Callable[[IsterError], None],
         reach: Callable[[Step], None],
     ) -> None:
-        """`on_refused` is told of a store that must not be used."""
+        """`received` is how many bytes this node was sent so far, to write; `on_refused` is told of a store
+        that must not be used."""
         self._reach = reach
         self._node = node
         self._store = store
@@ -137,16 +141,13 @@ class Exporting:
         self._clock = clock
         self._cluster_id = cluster_id
         self._on_refused = on_refused
-        self._throttle = Throttle(bytes_per_second)
-        self._rate = bytes_per_second
+        self._pace = GivingWay(bytes_per_second, received, lambda: self.waiting_bytes)
         self._waiting: dict[int, _Waiting] = {}
         """Segments with a copy here that are not in the history yet, as far as was looked."""
         self._woken = asyncio.Event()
         self._pause = FIRST_PAUSE_SECONDS
         self._told = ""
         """What was last said of the store."""
-        self.waiting_bytes = 0
-        """Of sealed segments with a copy here that are not in the history, by the last look."""
         self.segments = Counter("exported_segments_total", "Sealed segments that this node has exported.")
         self.bytes = Counter("exported_bytes_total", "Bytes that this node has uploaded of them.")
         self.failures = Counter("export_failures_total", "Exports that came to nothing, and are repeated.")
@@ -156,10 +157,16 @@ class Exporting:
             lambda: self.waiting_bytes,
         )
 
+    @property
+    def waiting_bytes(self) -> int:
+        return sum(waiting.size for waiting in self._waiting.values())
+
     def sealed(self, topic_uid: int, segment_uid: int) -> None:
         """The metadata has sealed a segment, or says of an object that it is no good."""
-        self._add(topic_uid, segment_uid)
-        self._woken.set()
+        place = self._node.place(topic_uid, segment_uid)
+        if place is not None:
+            self._add(topic_uid, place.segment)
+            self._woken.set()
 
     async def run(self) -> None:
         await self._until_it_may_be_used()
@@ -225,19 +232,17 @@ class Exporting:
 
     async def _scan(self) -> None:
         """All of them: after a start, and for what is not told here, as that this node is in a list now."""
-        seen, size = 0, 0
+        seen = 0
         for topic in list(self._node.metadata.state.topics.values()):
             for segment in list(topic.segments):
                 if self._is_to_be_exported(segment):
-                    self._add(topic.uid, segment.uid)
-                    size += segment.end_position if self._node.member in segment.whole else 0
+                    self._add(topic.uid, segment)
                 seen += 1
                 if seen % SEGMENTS_AT_ONCE == 0:
                     await asyncio.sleep(0)
-        self.waiting_bytes = size
 
-    def _add(self, topic_uid: int, segment_uid: int) -> None:
-        self._waiting.setdefault(segment_uid, _Waiting(topic_uid, monotonic()))
+    def _add(self, topic_uid: int, segment: SegmentState) -> None:
+        self._waiting.setdefault(segment.uid, _Waiting(topic_uid, segment.end_position, monotonic()))
 
     def _is_to_be_exported(self, segment: SegmentState) -> bool:
         """Whether a segment is not in the history yet, and this node is to have a copy."""
@@ -311,7 +316,7 @@ class Exporting:
         """The object, read back to its end: made now, or found there."""
         file = await run_to_end(self._disk, lambda: self._disk.open(place.identity.path + ".log"), File.close)
         try:
-            making = Making(wanted, self._disk, file, f"the log of {place.identity.key}", self._throttle)
+            making = Making(wanted, self._disk, file, f"the log of {place.identity.key}", self._pace)
             await self._store.put_if_absent(name, self._counted(making.pieces()))
         except ObjectExists:
             log.info("an object is there already, and is looked at", extra={"fields": {"object": name}})
@@ -329,13 +334,13 @@ class Exporting:
 
     async def verify(self, name: str, wanted: Exported) -> Verified:
         """`ObjectNotFound`: another one's upload was in the way, and came to nothing. It is made again."""
-        return await verify_object(self._store, name, wanted, self._disk, self._throttle)
+        return await verify_object(self._store, name, wanted, self._disk, self._pace)
 
     async def verify_published(self, found: HistoryObject, wanted: Exported) -> Verified:
         """Read what a descriptor names to its end. `CorruptSegment`, also if another one was published;
         `ObjectNotFound`."""
         store = seen_in(self._store, found)
-        verified = await verify_object(store, found.name, wanted, self._disk, self._throttle)
+        verified = await verify_object(store, found.name, wanted, self._disk, self._pace)
         if (verified.size, verified.crc) != (found.size, found.crc):
             raise Damaged(
                 f"object {found.name} has {verified.size} bytes with checksum {verified.crc:08x}, its "

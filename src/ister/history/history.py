@@ -38,6 +38,7 @@ class History:
         found_damage: Callable[[Place, str], object],
         led: Callable[[], Iterable[TopicState]],
         export_bytes_per_second: int,
+        received: Callable[[], int],
         cache_bytes: int,
         on_refused: Callable[[IsterError], None],
         reach: Callable[[Step], None],
@@ -58,6 +59,7 @@ class History:
             clock,
             cluster_id=cluster_id,
             bytes_per_second=export_bytes_per_second,
+            received=received,
             on_refused=on_refused,
             reach=reach,
         )

@@ -23,9 +23,9 @@ from ister.history.format import (
     read_footer,
     read_trailer,
 )
+from ister.history.giving_way import GivingWay
 from ister.io.disk import Disk, File
 from ister.io.object_store import ObjectInfo
-from ister.replication.sharing import Throttle
 
 T = TypeVar("T")
 
@@ -109,18 +109,18 @@ class Verified(NamedTuple):
 class Making:
     """An object in the making: its pieces, once, and what was made when they have ended."""
 
-    def __init__(self, segment: Exported, disk: Disk, file: File, where: str, throttle: Throttle) -> None:
+    def __init__(self, segment: Exported, disk: Disk, file: File, where: str, pace: GivingWay) -> None:
         self._frames = FramesOf(segment, where)
         self._disk = disk
         self._file = file
-        self._throttle = throttle
+        self._pace = pace
         self._ending = b""
 
     async def pieces(self) -> AsyncIterator[bytes]:
         async def read(position: int, length: int) -> bytes:
             return await self._disk.run(lambda: self._file.read(length, position))
 
-        async for piece in _pass_frames(self._frames, read, self._disk, self._throttle):
+        async for piece in _pass_frames(self._frames, read, self._disk, self._pace):
             yield piece
         self._ending = self._frames.ending()
         yield self._ending
@@ -131,9 +131,7 @@ class Making:
         return Verified(size, object_crc(self._ending), self._frames.footer())
 
 
-async def verify_object(
-    store: Stored, name: str, segment: Exported, disk: Disk, throttle: Throttle
-) -> Verified:
+async def verify_object(store: Stored, name: str, segment: Exported, disk: Disk, pace: GivingWay) -> Verified:
     """Read it to its end. `CorruptSegment` if it is not all of this segment; `ObjectNotFound`.
 
     `disk` lends its threads: checksums are made there, not on the loop.
@@ -147,7 +145,7 @@ async def verify_object(
         return await store.get(name, position, length)
 
     frames = FramesOf(segment, where)
-    async for _ in _pass_frames(frames, read, disk, throttle):
+    async for _ in _pass_frames(frames, read, disk, pace):
         pass
     ending = frames.ending()
     stored = await store.get(name, footer.frames_size, len(ending) + 1)
@@ -207,7 +205,7 @@ async def load_ending(store: Stored, name: str, size: int) -> tuple[Trailer, Foo
     return trailer, read_footer(tail, size, where)
 
 
-async def _pass_frames(frames: FramesOf, read: Read, disk: Disk, throttle: Throttle) -> AsyncIterator[bytes]:
+async def _pass_frames(frames: FramesOf, read: Read, disk: Disk, pace: GivingWay) -> AsyncIterator[bytes]:
     """A segment's frames, taken by `frames` one piece after the other."""
     size = frames.segment.frames_size
     while frames.position < size:
@@ -221,4 +219,4 @@ async def _pass_frames(frames: FramesOf, read: Read, disk: Disk, throttle: Throt
             data = longer
             taken = await disk.run(lambda data=data: frames.take(data))  # type: ignore[misc]
         yield data if taken == len(data) else data[:taken]
-        await throttle.passed(taken)
+        await pace.passed(taken)

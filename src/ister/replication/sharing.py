@@ -39,14 +39,14 @@ async def run_to_end(disk: Disk, work: Callable[[], T], undo: Callable[[T], None
 class Throttle:
     """Lets so many bytes go by in a second, on average; 0 is as many as there are."""
 
-    def __init__(self, bytes_per_second: int) -> None:
-        self._rate = bytes_per_second
+    def __init__(self, bytes_per_second: float) -> None:
+        self.rate = bytes_per_second
         self._free_at = monotonic()
 
     async def passed(self, size: int) -> None:
         """So many bytes went by: wait as long as they are to take. Time that went anyway counts."""
-        if not self._rate:
+        if not self.rate:
             return
-        share, now = size / self._rate, monotonic()
+        share, now = size / self.rate, monotonic()
         self._free_at = max(self._free_at, now - share) + share
         await asyncio.sleep(min(self._free_at - now, share))

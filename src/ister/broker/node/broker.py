@@ -68,6 +68,8 @@ log = logging.getLogger("ister.broker")
 
 LOOKUP_SECONDS = 3.0
 """How long somebody who asks for an unknown topic waits for the metadata leader to confirm that."""
+RECEIVED = ("bytes_in_total", "replicated_bytes_in_total")
+"""What clients and leaders sent here, nearly all of it to be written."""
 
 
 class Broker:
@@ -220,6 +222,7 @@ class Broker:
             found_damage=replication.completions.suspect,
             led=lambda: [topic.state for topic in self.topics.values() if topic.leads],
             export_bytes_per_second=self.config.export_bytes_per_second,
+            received=lambda: sum(self.metrics.counted(name) for name in RECEIVED),
             cache_bytes=self.config.history_cache_bytes,
             on_refused=self._fatal,
             reach=self.reach,
