@@ -92,12 +92,11 @@ class StepChaos:
         await self._cluster.wait_whole()  # nothing is moved to a node that is not known to be back
         old = (await log.describe_topic(case.topic)).segments[-1].leader
         target = old % len(nodes) + 1
-        before = len(self.acknowledged[case.topic])
         for node_id in nodes:
             (self._halts / f"node-{node_id}").write_text(case.step)
         moving = asyncio.create_task(log.move_topic(case.topic, target))
         try:
-            own = await self._halted(case, moving)
+            own = await self._halted(log, case, moving)
             for node_id in nodes:
                 (self._halts / f"node-{node_id}").unlink(missing_ok=True)
             victim = await self._victim(case, own, nodes[old], nodes[target])
@@ -110,13 +109,14 @@ class StepChaos:
         finally:
             moving.cancel()
         self.ended[stage] += 1
+        before = len(self.acknowledged[case.topic])  # an open segment without a record is not exported
         bound = time.monotonic() + self._patience_s
         while len(self.acknowledged[case.topic]) < before + 5:
             if time.monotonic() > bound:
                 raise Violation("liveness", f"{case}: nothing is written any more")
             await asyncio.sleep(0.01)
 
-    async def _halted(self, case: Case, moving: asyncio.Task[object]) -> NodeProcess:
+    async def _halted(self, log: ister.Log, case: Case, moving: asyncio.Task[object]) -> NodeProcess:
         bound = time.monotonic() + self._patience_s
         while time.monotonic() < bound:
             for node in self._cluster.nodes.values():
@@ -125,7 +125,8 @@ class StepChaos:
             if moving.done():
                 moving.result()  # a move that is refused comes to no step
             await asyncio.sleep(0.005)
-        raise Violation("liveness", f"{case}: nobody came to the step")
+        moves, topic = await log.moves(case.topic), await log.describe_topic(case.topic)
+        raise Violation("liveness", f"{case}: nobody came to the step: {moves[-1:]}, {topic.segments[-3:]}")
 
     async def _victim(
         self, case: Case, own: NodeProcess, old: NodeProcess, target: NodeProcess
