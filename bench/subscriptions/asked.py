@@ -23,3 +23,10 @@ class Job:
     """Bytes of each."""
     sharers: int = SHARERS
     """Consumers of the shared subscription."""
+    modes: tuple[str, ...] = ("exclusive", "shared", "delivery")
+
+    @property
+    def consuming(self) -> dict[str, int]:
+        """Which kinds are to consume what is there already, and with how many consumers."""
+        consumers = {"exclusive": 1, "shared": self.sharers}
+        return {kind: count for kind, count in consumers.items() if kind in self.modes}

@@ -64,7 +64,7 @@ class KafkaShares:
             running_load(bootstrap, directory) as load,
             running_load(bootstrap, directory, SHARE_DRIVER) as share,
         ):
-            for name, consumers in (("exclusive", 1), ("shared", job.sharers)):
+            for name, consumers in job.consuming.items():
                 topic = f"bench-{name}"
                 load.create_topic(topic, (), partitions=1, replicas=1)
                 load.batches(topic, job.records, job.size)
@@ -73,6 +73,8 @@ class KafkaShares:
                     for number in range(1 + job.repeats)
                 ]
                 results[name] = {"records_per_s": round(median(rates[1:])), "repeats": job.repeats}
+            if "delivery" not in job.modes:
+                return results
             load.create_topic("bench-delivery", SYNCED, partitions=1, replicas=1)
             took = share.ask("deliver", "bench-delivery", "delivery", job.rate, job.seconds, job.size).split()
             names = ("p50_ms", "p99_ms", "p999_ms", "max_ms")

@@ -13,7 +13,8 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -29,13 +30,13 @@ from bench.peers.nats import (
 )
 from bench.peers.peer import Line, Missing, exchange, find_program, free_port, server
 from bench.subscriptions.asked import Job
-from ister.bench.figures import rounded
+from ister.bench.figures import milliseconds, rounded
 from ister.bench.target import scratch_directory
 from ister.bench.workload import Workload
 
 BATCH: Final = 1000
 _MESSAGE: Final = re.compile(rb"MSG bench 1 (\$JS\.ACK\.\S+) (\d+)\r\n")
-_STAMP: Final = struct.Struct("<Q")
+_STAMP: Final = struct.Struct("<d")
 _PATIENCE_SECONDS: Final = 60
 
 
@@ -124,7 +125,7 @@ def consume(port: int, durable: str, consumers: int, records: int) -> float:
 
 
 def deliver(port: int, job: Job) -> list[float]:
-    """Milliseconds from each record's publishing until its consumer has it."""
+    """Seconds from each record's publishing until its consumer has it."""
     make_consumer(port, "delivery", "all")
     puller, publisher = Puller(port, "delivery", acks_each=False), Line(port, b"")
     publisher.await_text(b"INFO ")
@@ -132,7 +133,7 @@ def deliver(port: int, job: Job) -> list[float]:
     took: list[float] = []
 
     def seen(data: bytes, place: int) -> None:
-        took.append((time.perf_counter_ns() - _STAMP.unpack_from(data, place)[0]) / 1e6)
+        took.append(time.perf_counter() - _STAMP.unpack_from(data, place)[0])
 
     rest, count, sent = bytes(job.size - _STAMP.size), job.rate * job.seconds, 0
     puller.ask()
@@ -141,7 +142,7 @@ def deliver(port: int, job: Job) -> list[float]:
     while len(took) < count:
         due = min(int((time.perf_counter() - began) * job.rate), count)
         if due > sent:
-            stamp = _STAMP.pack(time.perf_counter_ns())
+            stamp = _STAMP.pack(time.perf_counter())
             publisher.socket.sendall((b"PUB bench %d\r\n%b%b\r\n" % (job.size, stamp, rest)) * (due - sent))
             sent = due
         _wait(puller.line.socket, 0.0005)
@@ -179,35 +180,42 @@ class NatsPulls:
         return {"status": "measured", "version": found.version, "how": how, **results}
 
     def _run(self, job: Job, directory: Path) -> dict[str, Any]:
-        program, port = find_program("nats-server"), free_port()
-        assert program is not None
-        config = directory / "nats.conf"
-        always = ", sync_interval: always" if syncs_always(server_version(program)) else ""
-        store = json.dumps(str(directory / "store"))
-        config.write_text(
-            f"listen: 127.0.0.1:{port}\njetstream {{ store_dir: {store}{always} }}\nmax_pending: 256MB\n"
-        )
         results: dict[str, Any] = {}
-        with server([program, "-c", str(config)], directory, port):
-            make_stream(Line(port, b""))
+        if job.consuming:
+            results |= self._consuming(job, directory)
+        if "delivery" in job.modes:
+            with _jetstream(directory / "delivery") as port:
+                times = {**milliseconds(took := deliver(port, job)), "max_ms": rounded(max(took) * 1000)}
+            results["delivery"] = times
+        return results
+
+    def _consuming(self, job: Job, directory: Path) -> dict[str, Any]:
+        results: dict[str, Any] = {}
+        with _jetstream(directory / "consuming") as port:
             work = Workload(records=job.records, size=job.size, batch=BATCH, in_flight=8)
             lines = [connect(port, f"acks.{number}", work) for number in range(work.in_flight)]
             exchange(lines, work.batch_records, work.batch_count)
-            for name, consumers in (("exclusive", 1), ("shared", job.sharers)):
+            for name, consumers in job.consuming.items():
                 rates = [
                     job.records / consume(port, f"{name}-{number}", consumers, work.total_records)
                     for number in range(1 + job.repeats)
                 ]
                 results[name] = {"records_per_s": round(median(rates[1:])), "repeats": job.repeats}
-        store_again = directory / "again"
-        store_again.mkdir()
-        config.write_text(
-            f"listen: 127.0.0.1:{port}\njetstream {{ store_dir: {json.dumps(str(store_again))}{always} }}\n"
-        )
-        with server([program, "-c", str(config)], directory, port):
-            make_stream(Line(port, b""))
-            took = sorted(deliver(port, job))
-            parts = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
-            results["delivery"] = {name: rounded(took[int(len(took) * part)]) for name, part in parts.items()}
-            results["delivery"]["max_ms"] = rounded(took[-1])
         return results
+
+
+@contextmanager
+def _jetstream(directory: Path) -> Iterator[int]:
+    """A server with a stream, in a directory of its own; yields its port."""
+    program, port = find_program("nats-server"), free_port()
+    assert program is not None
+    directory.mkdir()
+    config = directory / "nats.conf"
+    always = ", sync_interval: always" if syncs_always(server_version(program)) else ""
+    store = json.dumps(str(directory / "store"))
+    config.write_text(
+        f"listen: 127.0.0.1:{port}\njetstream {{ store_dir: {store}{always} }}\nmax_pending: 256MB\n"
+    )
+    with server([program, "-c", str(config)], directory, port):
+        make_stream(Line(port, b""))
+        yield port

@@ -23,11 +23,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.subscriptions.run", description=__doc__)
     parser.add_argument("--part", type=int, default=1, help="only one so many-th of the work")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--only", nargs="+", choices=MODES, default=MODES, help="these modes, of each of them"
+    )
     parser.add_argument("--no-peers", action="store_true")
     asked = parser.parse_args()
-    results = {"ister": measure_subscriptions(MODES, asked.part, asked.repeats)}
-    job = Job(RECORDS // asked.part, max(20 // asked.part, 2), asked.repeats)
-    for peer in () if asked.no_peers else (NatsPulls(), KafkaShares()):
+    results = {"ister": measure_subscriptions(asked.only, asked.part, asked.repeats)}
+    modes = tuple(mode for mode in Job.modes if mode in asked.only)
+    job = Job(RECORDS // asked.part, max(20 // asked.part, 2), asked.repeats, modes=modes)
+    for peer in () if asked.no_peers or not modes else (NatsPulls(), KafkaShares()):
         print(f"subscriptions: {peer.name}", file=sys.stderr, flush=True)
         results[peer.name] = peer.run(job)
     print(json.dumps(results, indent=2))

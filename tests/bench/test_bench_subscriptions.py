@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from bench.machine import busy_seconds
 from bench.subscriptions import delivery
+from bench.subscriptions.asked import Job
 from bench.subscriptions.delivery import Times, measure_delivery
 
 from ister.bench.target import own_broker
@@ -47,3 +48,9 @@ def test_others_are_told_in_processors_and_never_below_zero() -> None:
     assert times.fields()["others_cores"] == 1.5
     times.others = -0.01  # clocks that tick in hundredths
     assert times.fields()["others_cores"] == 0
+
+
+def test_a_peer_is_asked_for_the_modes_that_are_wanted_and_for_no_other() -> None:
+    assert Job(1, 1, 1).consuming == {"exclusive": 1, "shared": 8}
+    assert Job(1, 1, 1, modes=("shared", "delivery")).consuming == {"shared": 8}
+    assert Job(1, 1, 1, modes=("delivery",)).consuming == {}
