@@ -86,11 +86,18 @@ async def _round(target: Target, log: Log, topic: str, rate: int, size: int, tim
     await log.create_topic(topic, segment_records=1_000_000)
     await log.create_subscription(topic, SUBSCRIPTION, kind="exclusive")
     before, own, busy, began = await log.stats(), _own_seconds(target), busy_seconds(), time.perf_counter()
-    consumer = await _start("consume", target.bootstrap, topic, rate, size)
+    results = [target.directory / f"{topic}-{part}.json" for part in PARTS]
+    publisher_words, consumer_words = (
+        [part, target.bootstrap, topic, str(rate), str(size), str(result)]
+        for part, result in zip(PARTS, results, strict=True)
+    )
+    consumer = await _start(consumer_words)
     assert consumer.stdout is not None
     await consumer.stdout.readline()  # it consumes
-    publisher = await _start("publish", target.bootstrap, topic, rate, size)
-    published, delivered = await _told(publisher), await _told(consumer)
+    publisher = await _start(publisher_words)
+    for process in (publisher, consumer):
+        await _ended(process)
+    published, delivered = (json.loads(result.read_text(encoding="ascii")) for result in results)
     after, seconds = await log.stats(), time.perf_counter() - began
     times.others += busy_seconds() - busy - (_own_seconds(target) - own)
     times.took += seconds
@@ -121,18 +128,14 @@ def _own_seconds(target: Target) -> float:
     return processor_seconds(target.process_id) + sum(one.ru_utime + one.ru_stime for one in used)
 
 
-async def _start(part: str, bootstrap: str, topic: str, rate: int, size: int) -> Process:
-    words = [part, bootstrap, topic, str(rate), str(size)]
+async def _start(words: Sequence[str]) -> Process:
     return await asyncio.create_subprocess_exec(sys.executable, "-m", __spec__.name, *words, stdout=PIPE)
 
 
-async def _told(process: Process) -> dict[str, Any]:
+async def _ended(process: Process) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        said, _ = await process.communicate()
-    if process.returncode != 0:
-        raise RuntimeError("a process of the bench failed, as it said above")
-    found: dict[str, Any] = json.loads(said)
-    return found
+        if await process.wait() != 0:
+            raise RuntimeError("a process of the bench failed, as it said above")
 
 
 # The other processes.
@@ -194,5 +197,7 @@ if __name__ == "__main__":
     parser.add_argument("topic")
     parser.add_argument("rate", type=int)
     parser.add_argument("size", type=int)
+    parser.add_argument("result", type=Path)
     asked = parser.parse_args()
-    print(json.dumps(run_loop(PARTS[asked.part](asked.bootstrap, asked.topic, asked.rate, asked.size))))
+    found = run_loop(PARTS[asked.part](asked.bootstrap, asked.topic, asked.rate, asked.size))
+    asked.result.write_text(json.dumps(found), encoding="ascii")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -36,11 +35,10 @@ def test_every_record_that_is_timed_is_delivered_and_a_bare_sync_is_timed_for_ea
         assert 0 < found[f"{kind}p50_ms"] <= found[f"{kind}p99_ms"] <= found[f"{kind}max_ms"]
 
 
-def test_what_others_take_of_the_processors_is_all_but_our_own() -> None:
+def test_what_a_process_takes_of_the_processors_is_counted_as_busy() -> None:
     before, own = busy_seconds(), sum(os.times()[:2])
-    while sum(os.times()[:2]) < own + 0.1:
-        time.sleep(0)
-    assert busy_seconds() - before > 0.05
+    while busy_seconds() < before + 0.05:
+        assert sum(os.times()[:2]) < own + 5
 
 
 def test_others_are_told_in_processors_and_never_below_zero() -> None:
