@@ -57,6 +57,9 @@ def processor_seconds(process_id: int) -> float:
 
 def busy_seconds() -> float:
     """Of all processors together since the machine began: what anybody took, or the host did not give."""
-    counted = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:9]
-    user, nice, system, _idle, _waiting, interrupts, soft, stolen = map(int, counted)
+    return busy_of(Path("/proc/stat").read_text(encoding="ascii"))
+
+
+def busy_of(stat: str) -> float:
+    user, nice, system, _idle, _waiting, interrupts, soft, stolen = map(int, stat.split()[1:9])
     return (user + nice + system + interrupts + soft + stolen) / _TICKS_PER_SECOND
