@@ -80,9 +80,10 @@ class Registry:
         return list(self._metrics.values())
 
     def counted(self, name: str) -> int:
-        """What one counter is at; 0 where nobody counts that here."""
-        metric = self._metrics.get(name)
-        return metric.value if isinstance(metric, Counter) else 0
+        """What one counter is at."""
+        metric = self._metrics[name]
+        assert isinstance(metric, Counter)
+        return metric.value
 
     def values(self) -> dict[str, float]:
         """Every metric as one number or two, for those who want no histogram."""

@@ -10,6 +10,7 @@ from ister.frame import frames_in
 from ister.history.exporting import LOOK_SECONDS, TURN_SECONDS
 from ister.history.format import read_footer
 from ister.history.names import parse_name
+from ister.io.clock import monotonic
 from ister.metadata.state import SegmentState
 from ister.testing.cluster import World, WorldNode, run_story
 from tests.replication.repair_helpers import fill, newest, path_of, sealed, until
@@ -194,6 +195,25 @@ def test_who_is_first_in_turn_and_does_not_get_it_done_is_waited_for_one_turn() 
         check_objects(world)
 
     run_story(story, has_store=True, segment_records=4, replicas=3)
+
+
+def test_nobody_exports_what_one_who_comes_before_is_on_its_way_to() -> None:
+    async def story(world: World) -> None:
+        first = world.nodes[1]
+        async with world.connect() as log:
+            await log.create_topic("t")
+            await log.move_topic("t", 1)
+        began = monotonic()
+        await fill(world, 40)
+        await until(lambda: all_exported(world, 9), seconds=600)
+        assert monotonic() - began > 4 * TURN_SECONDS, "each took long enough to be somebody else's turn"
+        assert {one.history.exported_by for one in published(world) if one.history} == {first.member}
+        for node in world.up:
+            assert node.broker.history is not None
+            assert (node.broker.history.exporting.bytes.value > 0) == (node is first)
+        check_objects(world)
+
+    run_story(story, has_store=True, segment_records=4, replicas=3, export_bytes_per_second=50)
 
 
 def test_a_segment_that_cannot_be_exported_from_here_holds_up_no_other() -> None:

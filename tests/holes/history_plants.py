@@ -122,7 +122,7 @@ def restarts_before_the_export() -> None:
 
 
 def an_export_skips_what_it_did_not_see_sealed() -> AbstractContextManager[Any]:
-    run, waits = Exporting.run, Exporting._waits
+    run, waits = Exporting.run, Exporting._is_to_be_exported
     began: dict[Exporting, int] = {}
 
     async def begin(self: Exporting) -> None:
@@ -132,7 +132,7 @@ def an_export_skips_what_it_did_not_see_sealed() -> AbstractContextManager[Any]:
     def is_of_this_start(self: Exporting, segment: SegmentState) -> bool:
         return waits(self, segment) and segment.uid > began[self]
 
-    return mock.patch.multiple(Exporting, run=begin, _waits=is_of_this_start)
+    return mock.patch.multiple(Exporting, run=begin, _is_to_be_exported=is_of_this_start)
 
 
 # D3: a torn tail.

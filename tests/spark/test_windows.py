@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ister.history.objects import seen_in
+from ister.history.objects import PartOf
 from ister.io.object_store import ObjectInfo
 from ister.spark.windows import SMALL_BYTES, WINDOW_BYTES, Window
 
@@ -35,7 +35,7 @@ def scan(part: int, count: int) -> Counted:
     async def read() -> None:
         for number in range(count):
             window.start = number * part
-            seen = seen_in(window, number * part, part, len(data))
+            seen = PartOf(window, number * part, part, len(data))
             assert await seen.get("o", part - 24, 24) == bytes([number]) * 24
             assert await seen.get("o", 0, part) == bytes([number]) * part
 

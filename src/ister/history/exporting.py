@@ -31,7 +31,7 @@ from ister.errors import ConfigError, IsterError, ObjectExists
 from ister.errors import CorruptSegment as Damaged
 from ister.failpoints import Step
 from ister.history.format import Exported
-from ister.history.giving_way import GivingWay
+from ister.history.giving_way import LEAST, GivingWay
 from ister.history.names import ObjectName
 from ister.history.objects import Making, Verified, seen_in, verify_object
 from ister.io.clock import Clock, monotonic
@@ -52,7 +52,7 @@ SCAN_SECONDS = 30.0
 LOOK_SECONDS = 1.0
 """How often those are looked at: whose turn it is changes with time, with who answers, with who is whole."""
 TURN_SECONDS = 30.0
-"""So long a replica waits for each that comes before it."""
+"""So long a replica waits for each that comes before it, and for what its export takes at the least pace."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 15.0
 """Between attempts while the store fails."""
 MAX_ATTEMPTS = 8
@@ -144,6 +144,8 @@ class Exporting:
         self._pace = GivingWay(bytes_per_second, received, lambda: self.waiting_bytes)
         self._waiting: dict[int, _Waiting] = {}
         """Segments with a copy here that are not in the history yet, as far as was looked."""
+        self._published: dict[int, tuple[int, float]] = {}
+        """By each member: what it has exported last, and when that was heard of."""
         self._woken = asyncio.Event()
         self._pause = FIRST_PAUSE_SECONDS
         self._told = ""
@@ -164,9 +166,14 @@ class Exporting:
     def sealed(self, topic_uid: int, segment_uid: int) -> None:
         """The metadata has sealed a segment, or says of an object that it is no good."""
         place = self._node.place(topic_uid, segment_uid)
-        if place is not None:
+        if place is not None and self._is_to_be_exported(place.segment):
             self._add(topic_uid, place.segment)
             self._woken.set()
+
+    def published(self, segment_uid: int, by: int) -> None:
+        """The metadata has a descriptor of a segment, made by that member."""
+        self._waiting.pop(segment_uid, None)
+        self._published[by] = segment_uid, monotonic()
 
     async def run(self) -> None:
         await self._until_it_may_be_used()
@@ -253,22 +260,31 @@ class Exporting:
             and self._node.member in segment.replicas
         )
 
-    def _is_turn(self, segment: SegmentState, since: float) -> bool:
-        """Whether the copy here is whole, and those who come before this node are away, or had their time."""
+    def _is_turn(self, segment: SegmentState, waiting: _Waiting) -> bool:
+        """Whether the copy here is whole, and those who come before this node are away, or had their time.
+
+        That begins anew when one of them has exported a segment that was sealed before: it is on its way."""
         metadata, member = self._node.metadata, self._node.member
         order = [one for one in segment.whole if one == member or metadata.is_alive(one)]
-        return member in order and monotonic() - since >= order.index(member) * TURN_SECONDS
+        if member not in order:
+            return False
+        before = order[: order.index(member)]
+        heard = [self._published[one] for one in before if one in self._published]
+        since = max([waiting.since, *(at for uid, at in heard if uid < segment.uid)])
+        return monotonic() - since >= len(before) * (TURN_SECONDS + 2 * waiting.size / LEAST)
 
     async def _look_at(self, uid: int) -> None:
         """One attempt, if it is time for one. Where the copy here is no good others have theirs before the
         next; while the store fails each waits longer than the one before: it is one for all of them."""
-        waiting = self._waiting[uid]
+        waiting = self._waiting.get(uid)
+        if waiting is None:
+            return  # another node was faster
         place = self._node.place(waiting.topic_uid, uid)
         if place is None or not self._is_to_be_exported(place.segment):
-            del self._waiting[uid]
+            self._waiting.pop(uid)
             return
         is_resting = monotonic() < waiting.rests_until
-        if is_resting or not self._is_turn(place.segment, waiting.since) or not self._node.is_served(uid):
+        if is_resting or not self._is_turn(place.segment, waiting) or not self._node.is_served(uid):
             return
         try:
             await self._export(place)
@@ -276,7 +292,9 @@ class Exporting:
             log.error("%s was not exported from here: %s", place.identity.key, error)
             self.failures.add()
             self._node.found_damage(place, str(error))
-        except (IsterError, OSError) as error:
+        except OSError as error:
+            self._tell(error)  # of the disk here: of the store it would be `StoreUnavailable`
+        except IsterError as error:
             self._tell(error)
             await asyncio.sleep(self._pause)
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
@@ -338,9 +356,9 @@ class Exporting:
 
     async def verify_published(self, found: HistoryObject, wanted: Exported) -> Verified:
         """Read what a descriptor names to its end. `CorruptSegment`, also if another one was published;
-        `ObjectNotFound`."""
+        `ObjectNotFound`. A move, a drain or a person waits for this: it gives way to nobody."""
         store = seen_in(self._store, found)
-        verified = await verify_object(store, found.name, wanted, self._disk, self._pace)
+        verified = await verify_object(store, found.name, wanted, self._disk, self._pace.limit)
         if (verified.size, verified.crc) != (found.size, found.crc):
             raise Damaged(
                 f"object {found.name} has {verified.size} bytes with checksum {verified.crc:08x}, its "

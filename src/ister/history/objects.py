@@ -23,7 +23,6 @@ from ister.history.format import (
     read_footer,
     read_trailer,
 )
-from ister.history.giving_way import GivingWay
 from ister.io.disk import Disk, File
 from ister.io.object_store import ObjectInfo
 
@@ -35,6 +34,11 @@ TAIL_BYTES = 128 << 10
 
 Read = Callable[[int, int], Awaitable[bytes]]
 """Up to so many bytes from a position on."""
+
+
+class Pace(Protocol):
+    async def passed(self, size: int) -> None:
+        """So many bytes went by: wait as long as they are to take."""
 
 
 class Stored(Protocol):
@@ -109,7 +113,7 @@ class Verified(NamedTuple):
 class Making:
     """An object in the making: its pieces, once, and what was made when they have ended."""
 
-    def __init__(self, segment: Exported, disk: Disk, file: File, where: str, pace: GivingWay) -> None:
+    def __init__(self, segment: Exported, disk: Disk, file: File, where: str, pace: Pace) -> None:
         self._frames = FramesOf(segment, where)
         self._disk = disk
         self._file = file
@@ -131,7 +135,7 @@ class Making:
         return Verified(size, object_crc(self._ending), self._frames.footer())
 
 
-async def verify_object(store: Stored, name: str, segment: Exported, disk: Disk, pace: GivingWay) -> Verified:
+async def verify_object(store: Stored, name: str, segment: Exported, disk: Disk, pace: Pace) -> Verified:
     """Read it to its end. `CorruptSegment` if it is not all of this segment; `ObjectNotFound`.
 
     `disk` lends its threads: checksums are made there, not on the loop.
@@ -205,7 +209,7 @@ async def load_ending(store: Stored, name: str, size: int) -> tuple[Trailer, Foo
     return trailer, read_footer(tail, size, where)
 
 
-async def _pass_frames(frames: FramesOf, read: Read, disk: Disk, pace: GivingWay) -> AsyncIterator[bytes]:
+async def _pass_frames(frames: FramesOf, read: Read, disk: Disk, pace: Pace) -> AsyncIterator[bytes]:
     """A segment's frames, taken by `frames` one piece after the other."""
     size = frames.segment.frames_size
     while frames.position < size:

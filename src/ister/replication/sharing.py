@@ -37,7 +37,7 @@ async def run_to_end(disk: Disk, work: Callable[[], T], undo: Callable[[T], None
 
 
 class Throttle:
-    """Lets so many bytes go by in a second, on average; 0 is as many as there are."""
+    """Lets so many bytes go by in a second, on average, of all who share it; 0 is as many as there are."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self.rate = bytes_per_second
@@ -49,4 +49,4 @@ class Throttle:
             return
         share, now = size / self.rate, monotonic()
         self._free_at = max(self._free_at, now - share) + share
-        await asyncio.sleep(min(self._free_at - now, share))
+        await asyncio.sleep(self._free_at - now)

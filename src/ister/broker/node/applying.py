@@ -18,6 +18,7 @@ from ister.metadata.commands import (
     CreateTopic,
     DeleteTopic,
     Outcome,
+    PublishObject,
     ReleaseCopies,
     RemoveNode,
     ReportObject,
@@ -79,6 +80,9 @@ class Applying:
                 segment = find_segment(topic.state, command.segment_uid)
                 assert segment is not None
                 broker.replication.replicas_changed(topic.state, segment, command.expected)
+            case PublishObject():
+                if broker.history is not None:
+                    broker.history.exporting.published(command.segment_uid, command.exported_by)
             case ReportObject():
                 if command.damaged and broker.history is not None:
                     broker.history.exporting.sealed(command.topic_uid, command.segment_uid)

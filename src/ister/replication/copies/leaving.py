@@ -29,6 +29,7 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from ister.errors import CorruptSegment, InvariantBroken, IsterError
+from ister.io.clock import monotonic
 from ister.metadata.commands import SetReplicas
 from ister.metadata.copies import is_enough, staying
 from ister.metadata.nodes import is_in_cluster
@@ -43,6 +44,8 @@ log = logging.getLogger("ister.replication.copies.leaving")
 
 LOOK_SECONDS = 5.0
 READ_SECONDS = 5.0
+AFRESH_SECONDS = 5.0
+"""After so long the metadata is read again, and the order made again: to look at an object is to read it."""
 LONGEST_PAUSE_SECONDS = 600.0
 """A copy that can be neither checked nor removed is looked at after pauses between these."""
 
@@ -86,22 +89,30 @@ class LeavingCopies:
 
     async def run(self) -> None:
         """Those that are new at once, and all of them every so often."""
-        loop = asyncio.get_running_loop()
-        due_at = loop.time()
+        due_at = monotonic()
+        looked: set[int] = set()
+        """At in this round."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due_at):
                     await self._is_woken.wait()
             self._is_woken.clear()
             due, self._new = self._new, {}
-            is_round = loop.time() >= due_at
+            is_round, began = monotonic() >= due_at, monotonic()
             self._silent.clear()
-            order = self._in_order() if is_round else list(due)
-            for uid in order if order and await self._is_current() else ():
+            order = [uid for uid in self._in_order() if uid not in looked] if is_round else list(due)
+            for number, uid in enumerate(order if order and await self._is_current() else ()):
+                if monotonic() - began > AFRESH_SECONDS:
+                    self._new = dict.fromkeys(order[number:]) | self._new
+                    self._is_woken.set()
+                    break
                 await self._look_at(uid)
+                looked.add(uid)
                 await asyncio.sleep(0)  # there may be many, and no reason to wait with any
-            if is_round:
-                due_at = loop.time() + LOOK_SECONDS
+            else:
+                if is_round:
+                    looked.clear()
+                    due_at = monotonic() + LOOK_SECONDS
 
     async def _is_current(self) -> bool:
         """Whether what the metadata says here is no older than this round. If not, the next comes soon."""
@@ -124,7 +135,7 @@ class LeavingCopies:
 
     async def _look_at(self, uid: int) -> None:
         topic_uid, rest = self.segments.get(uid), self._resting.get(uid)
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         if topic_uid is None or (rest is not None and now < rest.until):
             return
         try:
@@ -160,7 +171,8 @@ class LeavingCopies:
         """C4: whether the segment is safe without what is here."""
         node, segment = self._node, place.segment
         if segment.is_released:
-            return not _is_known_damaged(segment) and await node.look_at_object(place) is True
+            is_good = not _is_known_damaged(segment) and await node.look_at_object(place) is True
+            return is_good and await self._is_current()  # reading it took its time
         if segment.is_empty:
             return True
         return self._is_safe(segment) and await are_enough_there(node, place, self._silent)
@@ -205,6 +217,5 @@ class LeavingCopies:
 
 
 def _is_known_damaged(segment: SegmentState) -> bool:
-    """Whether somebody has read its object to the end, and it was no good: a look at the footer does not see
-    what has rotted before it."""
+    """Whether somebody has read its object to the end, and it was no good."""
     return segment.history is not None and segment.history.damaged
