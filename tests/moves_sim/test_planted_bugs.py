@@ -98,7 +98,7 @@ def all_leave_at_a_drain() -> Iterator[None]:
 PLANTED: list[tuple[Callable[[], Planted], str, Iterable[int]]] = [
     (releasing_before_publishing, "E1", (1, 2, 5)),
     (sweeping_all_without_abandoning, "E3", (1, 2, 5)),
-    (retention_of_what_is_not_exported, "E4", (1, 2, 5)),
+    (retention_of_what_is_not_exported, "E4", (1, 2, 11)),
     (a_move_that_is_over_seals, "E7", (4, 8, 9)),
     (a_topic_with_two_moves, "M1", (4, 8, 9)),
     (all_leave_at_a_drain, "C3", (3, 7, 11)),
