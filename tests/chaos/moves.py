@@ -54,6 +54,7 @@ class MoveFaults(Faults):
     async def _move(self, log: ister.Log, *, is_broken: bool) -> None:
         topic, target = self._random.choice(TOPICS), self._random.choice(list(self._cluster.nodes))
         self._say(f"{topic} to node {target}{', broken' if is_broken else ''}")
+        await self._cluster.wait_whole()  # nothing is moved to a node that is not known to be back
         killed: NodeProcess | None = None
         source = (await log.describe_topic(topic)).segments[-1].leader
         if is_broken:
