@@ -10,10 +10,13 @@ Besides what `tests.replicas_sim.watch` looks at:
 from __future__ import annotations
 
 from ister.broker.node.broker import Broker
-from ister.metadata.commands import Command, Outcome, Result, SealSegment, SetReplicas
+from ister.frame import FrameHeader
+from ister.metadata.commands import Command, Outcome, ReleaseCopies, Result, SealSegment, SetReplicas
+from ister.metadata.copies import find_segment
 from ister.metadata.moves import MoveStage
-from ister.metadata.state import TopicState
+from ister.metadata.state import SegmentState, TopicState
 from ister.protocol.peer import node_of
+from ister.testing.history import History
 from tests.cluster.raft_watch import is_dead
 from tests.moves_sim.stored import StoreWatch
 from tests.replicas_sim.watch import ReplicaWatch
@@ -25,6 +28,11 @@ class MoveWatch(ReplicaWatch):
     stored: StoreWatch | None = None
     """Where there is a history outside the brokers."""
 
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._released: dict[int, int] = {}
+        """Segments whose copies may go, and their ends: `stored` has seen that the history has all of it."""
+
     def applied(self, broker: Broker, command: Command | None, outcome: Outcome) -> None:
         if outcome.result is Result.APPLIED and not is_dead() and outcome.index > self._judged:
             self._judged = outcome.index
@@ -35,6 +43,10 @@ class MoveWatch(ReplicaWatch):
                 self._check_seal(broker, topic, command)
             if isinstance(command, SetReplicas) and command.expected_whole is not None and topic is not None:
                 self._check_left(topic, command)
+            if isinstance(command, ReleaseCopies) and topic is not None:
+                released = find_segment(topic, command.segment_uid)
+                if released is not None and released.end_offset is not None:
+                    self._released[released.uid] = released.end_offset
             moves = broker.metadata.state.moves.rows.values()
             running = [row.topic_uid for row in moves if not row.is_over]
             if len(running) != len(set(running)):
@@ -43,6 +55,11 @@ class MoveWatch(ReplicaWatch):
 
     def hooks(self) -> list[tuple[object, str, object]]:
         return [*super().hooks(), *(self.stored.hooks() if self.stored is not None else ())]
+
+    def _check_held(self, topic: TopicState, state: SegmentState, base: int, header: FrameHeader) -> None:
+        """Who was away since it had a majority may say so when all of it is released already."""
+        if base + header.count > self._released.get(state.uid, 0):
+            super()._check_held(topic, state, base, header)
 
     def _check_seal(self, broker: Broker, topic: TopicState, command: SealSegment) -> None:
         row = broker.metadata.state.moves.rows.get(command.move)
